@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * space: which blocks of the pool may be handed out. Memory only; core/transaction makes it
+ * durable.
+ *
+ * Called by core/transaction (nodes, commit, open) and core/volume (data, reservations). Calls
+ * core/format (geometry) and, through `load`, the owner, who reads a group's bitmap.
+ *
+ * Terms: all positions are block numbers of the pool. A group is CPC_GROUP_BLOCKS blocks and has
+ * two bitmaps: `used` = in use as of the last commit (what a fold writes to the device), `busy` =
+ * not to be handed out: used, or allocated since, or freed but still pinned.
+ *
+ * Invariants
+ *  1. used is a subset of busy (space_check); a block is handed out only when it is not busy.
+ *  2. nr_free is exactly the number of blocks not busy, over loaded and unloaded groups.
+ *  3. reserved <= nr_free at every successful reservation; an allocation made against a
+ *     reservation never fails for lack of space (but may for lack of memory or a bad bitmap).
+ *  4. A group whose bitmap cannot be read is full for ever: never allocated from, never folded.
+ *
+ * Locks: one mutex (CPC_RANK_SPACE), dropped while `load` runs. Memory: per group a summary; the
+ * bitmaps of loaded groups, at most `max_loaded` beside those with changes not yet folded.
+ */
+#ifndef CPC_SPACE_SPACE_H
+#define CPC_SPACE_SPACE_H
+
+#include "format/format.h"
+#include "lib/lock.h"
+
+struct cpc_space;
+
+/* Reads the `used` bitmap of a group as of the last commit. Return: 0 or negative errno. */
+typedef int (*cpc_space_load_fn)(void *ctx, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE]);
+
+/* All groups start unloaded with only the fixed areas in use. */
+int cpc_space_create(const struct cpc_geometry *geo, cpc_space_load_fn load, void *ctx,
+		     struct cpc_space **out);
+void cpc_space_destroy(struct cpc_space *space);
+/* At open, before the first allocation: the group has `used` blocks in use (all kinds). */
+void cpc_space_set_group(struct cpc_space *space, uint64_t group, uint32_t used);
+/* The bitmap of a fresh group: fixed areas and what lies beyond the pool's end are set. */
+void cpc_space_fresh_bitmap(const struct cpc_geometry *geo, uint64_t group,
+			    uint8_t bitmap[CPC_BLOCK_SIZE]);
+
+/*
+ * Allocates a run of free blocks: at least `min`, at most `want`, next-fit from where the last
+ * allocation of this kind ended, so that successive calls give ascending addresses. Nodes (min =
+ * want = blocks of a node) and data are kept apart where there is room. For the second copy of a
+ * node pass CPC_SPACE_NODE2: it prefers the other half of the pool.
+ * Return: 0; -ENOSPC no such run; -ENOMEM.
+ */
+enum cpc_space_kind { CPC_SPACE_DATA, CPC_SPACE_NODE, CPC_SPACE_NODE2, CPC_SPACE_NR_KINDS };
+int cpc_space_alloc(struct cpc_space *space, enum cpc_space_kind kind, uint32_t want, uint32_t min,
+		    uint64_t *block, uint32_t *got);
+/* Marks blocks busy that are not yet (open: nodes of the free log, blocks the log names). */
+int cpc_space_mark_busy(struct cpc_space *space, uint64_t block, uint64_t nr);
+/* busy -> free. The blocks are busy and not used. */
+void cpc_space_release(struct cpc_space *space, uint64_t block, uint64_t nr);
+
+/* --- at the end of a commit that is durable --- */
+/* busy -> used, used -> busy (pinned until cpc_space_release). Cannot fail: the groups have been
+ * loaded by the allocation; freed blocks' groups by cpc_space_prepare_free. */
+void cpc_space_set_used(struct cpc_space *space, uint64_t block, uint64_t nr);
+void cpc_space_clear_used(struct cpc_space *space, uint64_t block, uint64_t nr);
+/* Loads the groups of [block, block + nr) and keeps them loaded until clear_used (a count per group
+ * that cpc_space_unprepare drops instead when the commit fails). Return: 0; -EUCLEAN when a block
+ * is not in use or the group is bad (the caller then leaks it and says so); -ENOMEM. */
+int cpc_space_prepare_free(struct cpc_space *space, uint64_t block, uint64_t nr);
+void cpc_space_unprepare(struct cpc_space *space, uint64_t block, uint64_t nr);
+/* Copies the used bitmap of a group (loads it). */
+int cpc_space_get_used(struct cpc_space *space, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE],
+		       uint32_t *used);
+/* A group with unfolded changes stays loaded; the transaction says when it is folded. */
+void cpc_space_set_dirty(struct cpc_space *space, uint64_t group, bool dirty);
+
+/* --- reservations: counts of blocks --- */
+/* Return: 0 or -ENOSPC. `keep` = blocks that must remain unreserved and free beyond it. */
+int cpc_space_reserve(struct cpc_space *space, uint64_t nr, uint64_t keep);
+void cpc_space_unreserve(struct cpc_space *space, uint64_t nr);
+
+struct cpc_space_info {
+	uint64_t total;	   /* blocks of the pool */
+	uint64_t free;	   /* not busy */
+	uint64_t used;	   /* as of the last commit */
+	uint64_t reserved; /* of the free ones */
+};
+void cpc_space_info(struct cpc_space *space, struct cpc_space_info *info);
+/* Recounts everything loaded and asserts invariants 1 and 2. For tests. */
+void cpc_space_check(struct cpc_space *space);
+
+#endif
