@@ -25,6 +25,7 @@
 #ifndef CPC_POOL_POOL_H
 #define CPC_POOL_POOL_H
 
+#include "backing/backing.h"
 #include "format/format.h"
 #include "lib/base.h"
 
@@ -58,8 +59,6 @@ int cpc_pool_format_backing(struct cpc_backing *backing, const struct cpc_format
 			    struct cpc_error *err);
 
 /* --- life ------------------------------------------------------------------------------------ */
-
-enum cpc_direct { CPC_DIRECT_AUTO, CPC_DIRECT_ON, CPC_DIRECT_OFF };
 
 struct cpc_pool_options {
 	uint64_t cache;		     /* bytes for data, nodes and maps together */
