@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * hist: a histogram of latencies (nanoseconds, or any 64-bit values), cheap enough for every call
+ * of a hot function.
+ *
+ * Terms. Values below 16 have a bucket each; above, each power of two is cut into 16 equal
+ * buckets, so a bucket's width is at most a sixteenth of its lowest value.
+ *
+ * Invariants
+ *  1. Each value belongs to one bucket (hist.c, bucket_of(), asserted by test-hist).
+ *  2. p50 <= p90 <= p99 <= max in a summary (follows from how it is taken; test-hist).
+ *
+ * Locks: none. Adding is atomic; a summary taken meanwhile may miss values that are being added.
+ * Ownership: the caller's memory, zeroed memory is an empty histogram. Errors: none.
+ */
+#ifndef CPC_LIB_HIST_H
+#define CPC_LIB_HIST_H
+
+#include <stdatomic.h>
+#include "lib/base.h"
+
+#define CPC_HIST_SUB_SHIFT  4
+#define CPC_HIST_SUB	    (1u << CPC_HIST_SUB_SHIFT)
+#define CPC_HIST_NR_BUCKETS ((64 - CPC_HIST_SUB_SHIFT + 1) * CPC_HIST_SUB)
+
+struct cpc_hist {
+	_Atomic(uint64_t) sum; /* wraps after 584 years of nanoseconds */
+	_Atomic(uint64_t) max;
+	_Atomic(uint64_t) bucket[CPC_HIST_NR_BUCKETS];
+};
+
+/* Mean and max are exact; a percentile is the highest value of its bucket, never above max. */
+struct cpc_hist_summary {
+	uint64_t count, mean, p50, p90, p99, max;
+};
+
+void cpc_hist_init(struct cpc_hist *h);
+void cpc_hist_add(struct cpc_hist *h, uint64_t value);
+
+/* All zero if nothing was added. */
+void cpc_hist_summary(const struct cpc_hist *h, struct cpc_hist_summary *summary);
+
+#endif
