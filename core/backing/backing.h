@@ -44,6 +44,7 @@ enum cpc_cause {
 	CPC_CAUSE_METADATA,
 	CPC_CAUSE_LOG,
 	CPC_CAUSE_SUPER,
+	CPC_CAUSE_REPAIR, /* the same bytes in the same place once more */
 	CPC_NR_CAUSES
 };
 
@@ -94,6 +95,7 @@ struct cpc_backing {
 	struct cpc_backing_counters counters;
 	struct cpc_mutex ioq_lock;
 	struct cpc_list idle_ioqs; /* under ioq_lock */
+	unsigned nr_idle_ioqs;	   /* under ioq_lock */
 };
 
 /*

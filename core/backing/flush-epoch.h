@@ -24,8 +24,9 @@
  *  6. Once broken, no flush succeeds.
  *
  * Locks: fe->lock, CPC_RANK_FLUSH_EPOCH, never held during device I/O. Functions take it
- * themselves; all are safe from any thread. on_broken() is called with no lock of ours held, in
- * the thread that led the flush.
+ * themselves; all are safe from any thread. on_broken() is called once, with no lock of ours
+ * held, in the thread that led the flush, after those who joined it have their results; that thread
+ * may hold locks of its own, so it sets a flag and returns.
  *
  * Ownership: init/destroy by the pool. struct cpc_fe_write lives in the caller's memory from begin
  * to complete, untouched by the caller between them.
@@ -63,12 +64,12 @@ struct cpc_flush_epoch_stats {
 };
 
 struct cpc_fe_record;
-struct cpc_fe_waiter;
 
 /* A write between begin and complete. Private to flush-epoch.c. */
 struct cpc_fe_write {
 	struct cpc_list node; /* in fe->in_flight; under fe->lock */
-	uint64_t seq, bytenr, len;
+	uint64_t bytenr, len;
+	uint64_t stamp;		      /* fe->failures when it began */
 	struct cpc_fe_record *record; /* NULL: untracked, or no memory */
 	bool tracked;
 };
@@ -81,19 +82,19 @@ struct cpc_flush_epoch {
 
 	struct cpc_mutex lock;
 	/* under lock */
-	struct cpc_list in_flight; /* cpc_fe_write, by seq */
-	struct cpc_list completed; /* cpc_fe_record, for the next flush */
-	struct cpc_list flushing;  /* cpc_fe_record, of the flush in flight */
-	struct cpc_list waiters;   /* cpc_fe_waiter, for the next flush */
-	bool has_leader;	   /* a thread flushes, repairs, or has been told to */
-	bool device_flush;	   /* the device call is running */
-	uint64_t write_seq;	   /* of the newest write begun */
-	uint64_t suspect_seq;	   /* records up to here are suspect */
-	bool untracked_loss;	   /* a tracked write had no memory for its record ... */
-	uint64_t untracked_epoch;  /* ... and belongs to this epoch */
+	struct cpc_list in_flight;			/* cpc_fe_write */
+	struct cpc_list completed;			/* cpc_fe_record, for the next flush */
+	struct cpc_list flushing;			/* cpc_fe_record, of the flush in flight */
+	struct cpc_list waiters;			/* callers of the next flush */
+	uint64_t nr_completed, nr_flushing, nr_suspect; /* records; suspect ones are completed */
+	uint64_t write_seq;				/* of the newest write begun */
+	uint64_t untracked_epoch; /* newest epoch with a write that had no memory for a record */
+	bool has_leader;	  /* a thread flushes, repairs, or has been told to */
+	bool device_flush;	  /* the device call is running */
+	bool lost;		  /* what cannot be repaired has to be: the next flush breaks */
 	unsigned failures_in_row;
 	uint64_t repair_bytenr, repair_len; /* range closed to writers; len 0: none */
-	struct cpc_cond repair_cond;	    /* the range above has moved */
+	struct cpc_cond repair_cond;	    /* the range above was opened */
 	struct cpc_flush_epoch_stats stats;
 
 	/* written under lock, read without */
