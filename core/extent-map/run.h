@@ -4,7 +4,7 @@
  * a short list of runs, newest first, above its committed tree.
  *
  * Called by core/volume (a finished cut, a large write, a trim become a run) and core/transaction
- * (merges runs and applies them to the tree). Calls core/lib.
+ * (merges runs and applies them to the tree). Calls core/lib and core/format (limits).
  *
  * Terms: all positions are block numbers in the volume. An entry maps [block, block + nr) to
  * consecutive blocks of the pool at bytenr, with one checksum each, or is a hole (bytenr 0).
@@ -14,7 +14,8 @@
  *     in debug builds and called by the tests).
  *  2. A data entry has at most CPC_EXTENT_MAX_BLOCKS blocks; a hole has any length.
  *  3. Where two runs overlap, the newer one holds; a merge reports each pool block that it drops
- *     exactly once.
+ *     exactly once, and none that the result still maps at the same place (a newer run may repeat
+ *     an older mapping: that replaces nothing).
  *
  * Ownership: runs are reference counted; pointers into a run live as long as the reference.
  * Errors: -ENOMEM, nothing changed.
@@ -34,17 +35,18 @@ struct cpc_run_entry {
 _Static_assert(sizeof(struct cpc_run_entry) == 24, "run entries are packed");
 
 struct cpc_run {
-	_Atomic uint32_t refs;
+	_Atomic uint32_t refs; /* everything below: immutable once built */
 	size_t nr_entries, nr_csums;
 	struct cpc_run_entry *entries;
 	uint32_t *csums;
 	uint64_t data_blocks; /* sum over data entries */
+	size_t bytes;	      /* of memory, unused capacity included */
 };
 
 /* One piece of an answer: [block, block + nr) has one kind. */
 struct cpc_mapping {
 	uint64_t block, nr;
-	uint64_t bytenr;	/* 0: hole */
+	uint64_t bytenr;       /* 0: hole */
 	const uint32_t *csums; /* nr of them, borrowed from the run or node; NULL for holes */
 };
 
@@ -64,6 +66,20 @@ size_t cpc_run_bytes(const struct cpc_run *run);
  * (or `max` blocks), bytenr 0.
  */
 bool cpc_run_lookup(const struct cpc_run *run, uint64_t block, uint64_t max, struct cpc_mapping *m);
+/* The same through `nr` runs, runs[0] the newest: true when any of them knows `block`. */
+bool cpc_runs_lookup(struct cpc_run *const *runs, size_t nr, uint64_t block, uint64_t max,
+		     struct cpc_mapping *m);
+
+/* Walks a run in ascending order. The caller holds a reference to the run meanwhile. */
+struct cpc_run_iter {
+	const struct cpc_run *run;
+	size_t next;	/* entry */
+	uint64_t start; /* what lies below is left out */
+};
+/* Starts with the mapping that holds `block` (cut to begin there), else with the next one. */
+void cpc_run_iter_init(struct cpc_run_iter *it, const struct cpc_run *run, uint64_t block);
+/* Return: true and *m (holes too, gaps not), or false at the end. */
+bool cpc_run_iter_next(struct cpc_run_iter *it, struct cpc_mapping *m);
 
 /* --- building --- */
 struct cpc_run_builder {
@@ -72,7 +88,7 @@ struct cpc_run_builder {
 	int error; /* first error; sticky, later calls do nothing */
 };
 
-/* The capacities are hints. Errors are kept for finish. */
+/* The capacities are hints. Errors are kept for finish. Either finish or abort ends the builder. */
 void cpc_run_builder_init(struct cpc_run_builder *b, size_t entries, size_t csums);
 /* Adds blocks above everything added before; joins the previous entry where both continue and
  * the joined one stays within CPC_EXTENT_MAX_BLOCKS; splits what is longer. */
@@ -84,8 +100,9 @@ int cpc_run_builder_finish(struct cpc_run_builder *b, struct cpc_run **out);
 void cpc_run_builder_abort(struct cpc_run_builder *b);
 
 /*
- * Merges `nr` runs, runs[0] the newest, into one. `drop` (may be NULL) is told every range of pool
- * blocks that an older run named and a newer one replaced, after the merge can no longer fail.
+ * Merges `nr` runs, runs[0] the newest, into one (which may be one of them, referenced once more).
+ * `drop` (may be NULL) is told every range of pool blocks that an older run named and a newer one
+ * replaced, after the merge can no longer fail.
  */
 typedef void (*cpc_run_drop_fn)(void *ctx, uint64_t bytenr, uint64_t nr_blocks);
 int cpc_run_merge(struct cpc_run *const *runs, size_t nr, struct cpc_run **out,
