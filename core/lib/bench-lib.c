@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 #include "lib/epoch.h"
+#include "lib/hist.h"
 #include "lib/xarray.h"
 
 #define NR_ENTRIES (UINT64_C(1) << 20)
@@ -11,6 +12,7 @@
 
 static struct cpc_xarray xa;
 static uint64_t array[NR_ENTRIES];
+static struct cpc_hist hist;
 static uint64_t sink;
 
 /* A number that looks random and costs next to nothing. */
@@ -33,6 +35,11 @@ static void bench_enter_exit(uint64_t i)
 {
 	cpc_epoch_enter();
 	cpc_epoch_exit();
+}
+
+static void bench_hist_add(uint64_t i)
+{
+	cpc_hist_add(&hist, scatter(i));
 }
 
 static void bench_store(uint64_t i)
@@ -140,6 +147,7 @@ int main(void)
 	       (unsigned long long)NR_ENTRIES);
 	run("(choosing an index)", bench_scatter, NR_CALLS);
 	run("epoch enter + exit", bench_enter_exit, NR_CALLS);
+	run("histogram add", bench_hist_add, NR_CALLS);
 	for (uint64_t i = 0; i < NR_ENTRIES; i++)
 		if (cpc_xa_store(&xa, i, entry_of(i), NULL))
 			abort();

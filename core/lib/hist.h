@@ -7,10 +7,10 @@
  * buckets, so a bucket's width is at most a sixteenth of its lowest value.
  *
  * Invariants
- *  1. Each value belongs to one bucket (hist.c, bucket_of(), asserted by test-hist).
+ *  1. Each value belongs to one bucket (bucket_of() in hist.c; test-hist asserts it).
  *  2. p50 <= p90 <= p99 <= max in a summary (follows from how it is taken; test-hist).
  *
- * Locks: none. Adding is atomic; a summary taken meanwhile may miss values that are being added.
+ * Locks: none. Adding is atomic; a summary taken meanwhile may have part of a value being added.
  * Ownership: the caller's memory, zeroed memory is an empty histogram. Errors: none.
  */
 #ifndef CPC_LIB_HIST_H
