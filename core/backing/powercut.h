@@ -47,7 +47,7 @@ void cpc_powercut_set_fill(struct cpc_powercut *pc, uint8_t fill);
 /* Starts a life over the image as it is. Ends the earlier one as cpc_powercut_kill() does. */
 int cpc_powercut_reopen(struct cpc_powercut *pc, struct cpc_backing **b);
 
-/* kill -9: the handle is dead, pending writes stay pending and stay visible. */
+/* kill -9: the handle is dead, pending writes stay pending and visible; held ones complete. */
 void cpc_powercut_kill(struct cpc_powercut *pc);
 
 enum cpc_crash_fate {
