@@ -9,15 +9,15 @@
  * depends on data and fetches both possible next probes ahead, because in a run of half a million
  * entries nearly every probe misses the cache. A finished cut streams through the builder.
  *
- * Slow path: a merge. It walks one cursor per run. As long as the lowest cursor's entry ends before
- * any other begins, entries are copied whole; where runs overlap, it goes on by elementary
- * segments, in which every run either covers all or nothing. What a merge drops is told in a second
- * walk over the same input: the first one may run out of memory, the second cannot, and no list of
- * drops needs memory. It is left out when the first walk met no overlap.
+ * Slow path: a merge. It keeps one cursor a run, in the order of where they stand. As long as the
+ * first one's entry ends before the second begins, entries are copied whole; where runs overlap, it
+ * goes on by elementary segments, which a run covers wholly or not at all. What a merge drops is
+ * told in a second walk over the same input: the first one may run out of memory, the second
+ * cannot, and no list of drops needs memory. It is left out when the first walk met no overlap.
  *
- * Rejected: a heap of cursors (runs are few; a scan of two to eight starts is faster than sifting),
- * joined allocation of entries and checksums (the builder does not know their ratio), an index over
- * the entries (5 % faster than the prefetching bisection at 500,000 entries, not worth its memory).
+ * Rejected: a heap of cursors and a scan for the lowest one (with the few runs there are, putting
+ * the cursor back in order mispredicts once, the others several times an entry), one allocation for
+ * entries and checksums (the builder does not know their ratio).
  */
 #include "extent-map/run.h"
 
@@ -363,6 +363,7 @@ struct cursor {
 
 struct merge {
 	struct cursor *cursors; /* one a run, the newest first */
+	struct cursor **order;	/* the same by (start, age): order[0] is next */
 	size_t nr;
 	struct cpc_run_builder *b; /* first walk, else NULL */
 	bool overlap;		   /* two data entries covered one block */
@@ -428,105 +429,105 @@ static void drop_range(struct merge *m, uint64_t bytenr, uint64_t nr)
 	m->drop_nr = nr;
 }
 
-/* True when a run newer than cursor `i` maps the block at `pos` to the same place. */
-static bool repeated(const struct merge *m, size_t i, uint64_t pos)
+/* True when a cursor before `order[i]` maps the block where both stand to the same place. */
+static bool repeated(const struct merge *m, size_t i)
 {
-	uint64_t bytenr = cursor_bytenr(&m->cursors[i]);
+	uint64_t bytenr = cursor_bytenr(m->order[i]);
 
 	for (size_t j = 0; j < i; j++) {
-		if (m->cursors[j].start == pos && cursor_bytenr(&m->cursors[j]) == bytenr)
+		if (cursor_bytenr(m->order[j]) == bytenr)
 			return true;
 	}
 	return false;
 }
 
-/* Handles that cursor `i` covers [pos, pos + nr) below a newer run. */
-static void covered(struct merge *m, size_t i, uint64_t pos, uint64_t nr)
+/* Handles that `order[i]` maps `nr` blocks for which a newer run speaks. */
+static void covered(struct merge *m, size_t i, uint64_t nr)
 {
-	uint64_t bytenr = cursor_bytenr(&m->cursors[i]);
+	uint64_t bytenr = cursor_bytenr(m->order[i]);
 
 	if (!bytenr)
 		return;
 	m->overlap = true;
-	if (m->drop && !m->b && !repeated(m, i, pos))
+	if (m->drop && !m->b && !repeated(m, i))
 		drop_range(m, bytenr, nr);
 }
 
-/* Where the elementary segment that begins at `pos` ends. */
-static uint64_t segment_end(const struct merge *m, uint64_t pos)
+static inline bool before(const struct cursor *a, const struct cursor *b)
 {
-	uint64_t end = UINT64_MAX;
-
-	for (size_t i = 0; i < m->nr; i++) {
-		const struct cursor *c = &m->cursors[i];
-
-		end = cpc_min_u64(end, c->start == pos ? c->stop : c->start);
-	}
-	return end;
+	return a->start < b->start || (a->start == b->start && a < b);
 }
 
-/* Takes one elementary segment: `top` is the newest cursor that covers it. */
-static void merge_segment(struct merge *m, size_t top)
+/* Moves order[i] up to where it belongs; all above it are in order. */
+static inline void reorder(struct merge *m, size_t i)
 {
-	uint64_t pos = m->cursors[top].start;
-	uint64_t nr = segment_end(m, pos) - pos;
+	struct cursor *c = m->order[i];
 
-	emit(m, &m->cursors[top], nr);
-	for (size_t i = top + 1; i < m->nr; i++) {
-		if (m->cursors[i].start == pos)
-			covered(m, i, pos, nr);
-	}
-	for (size_t i = top; i < m->nr; i++) {
-		if (m->cursors[i].start == pos)
-			cursor_advance(&m->cursors[i], nr);
+	for (; i + 1 < m->nr && before(m->order[i + 1], c); i++)
+		m->order[i] = m->order[i + 1];
+	m->order[i] = c;
+}
+
+/* Where order[i] begins; the end of everything when there is none. */
+static inline uint64_t start_of(const struct merge *m, size_t i)
+{
+	return i < m->nr ? m->order[i]->start : UINT64_MAX;
+}
+
+/* Takes one elementary segment, which the first cursors of the order cover. */
+static void merge_segment(struct merge *m)
+{
+	uint64_t pos = m->order[0]->start, end = m->order[0]->stop;
+	size_t n;
+
+	for (n = 1; start_of(m, n) == pos; n++)
+		end = cpc_min_u64(end, m->order[n]->stop);
+	end = cpc_min_u64(end, start_of(m, n));
+	emit(m, m->order[0], end - pos);
+	for (size_t i = 1; i < n; i++)
+		covered(m, i, end - pos);
+	while (n-- > 0) {
+		cursor_advance(m->order[n], end - pos);
+		reorder(m, n);
 	}
 }
 
-/* Takes entries of `c` whole that end at or before `limit`, where the next run begins. */
-static inline void merge_alone(struct merge *m, struct cursor *c, uint64_t limit)
+/* Takes entries of the first cursor whole that end at or before `limit`, where another begins. */
+static inline void merge_alone(struct merge *m, uint64_t limit)
 {
+	struct cursor *c = m->order[0];
+
 	do {
 		emit(m, c, c->stop - c->start);
 		c->e++;
 		cursor_open(c);
 	} while (c->stop <= limit && c->e != c->end);
+	reorder(m, 0);
 }
 
 static void merge_walk(struct merge *m)
 {
-	for (;;) {
-		uint64_t low = UINT64_MAX, limit = UINT64_MAX;
-		size_t top = 0;
+	while (start_of(m, 0) != UINT64_MAX && !(m->b && m->b->error)) {
+		uint64_t limit = start_of(m, 1);
 
-		for (size_t i = 0; i < m->nr; i++) {
-			uint64_t start = m->cursors[i].start;
-
-			if (start < low) {
-				limit = low;
-				low = start;
-				top = i;
-			} else if (start < limit) {
-				limit = start;
-			}
-		}
-		if (low == UINT64_MAX || (m->b && m->b->error))
-			return;
-		if (m->cursors[top].stop <= limit)
-			merge_alone(m, &m->cursors[top], limit);
+		if (m->order[0]->stop <= limit)
+			merge_alone(m, limit);
 		else
-			merge_segment(m, top);
+			merge_segment(m);
 	}
 }
 
 static void merge_start(struct merge *m, struct cpc_run *const *runs)
 {
-	for (size_t i = 0; i < m->nr; i++) {
+	for (size_t i = m->nr; i-- > 0;) {
 		struct cursor *c = &m->cursors[i];
 
 		c->e = runs[i]->entries;
 		c->end = runs[i]->entries + runs[i]->nr_entries;
 		c->csums = runs[i]->csums;
 		cursor_open(c);
+		m->order[i] = c;
+		reorder(m, i);
 	}
 }
 
@@ -557,9 +558,10 @@ int cpc_run_merge(struct cpc_run *const *runs, size_t nr, struct cpc_run **out,
 		*out = cpc_run_get(runs[0]);
 		return 0;
 	}
-	m.cursors = cpc_alloc_array(nr + 1, sizeof(*m.cursors));
+	m.cursors = cpc_alloc_array(nr + 1, sizeof(*m.cursors) + sizeof(*m.order));
 	if (!m.cursors)
 		return -ENOMEM;
+	m.order = (struct cursor **)(m.cursors + nr + 1);
 	err = merge_build(&m, runs, out);
 	if (!err && drop && m.overlap) {
 		merge_start(&m, runs);
