@@ -504,8 +504,7 @@ static bool walk_skip(struct walk *w, unsigned int level)
 	if (level >= w->path.levels)
 		return false;
 	w->index = ((w->index >> (level * SLOT_SHIFT)) + 1) << (level * SLOT_SHIFT);
-	if (w->index == 0)
-		return false;
+	/* An index that has become 0, behind the last one, leads up to the end, too. */
 	while (offset_of(w->index, level) == 0) {
 		if (++level == w->path.levels)
 			return false;
