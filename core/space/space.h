@@ -61,15 +61,17 @@ void cpc_space_release(struct cpc_space *space, uint64_t block, uint64_t nr);
  * loaded by the allocation; freed blocks' groups by cpc_space_prepare_free. */
 void cpc_space_set_used(struct cpc_space *space, uint64_t block, uint64_t nr);
 void cpc_space_clear_used(struct cpc_space *space, uint64_t block, uint64_t nr);
-/* Loads the groups of [block, block + nr) and keeps them loaded until clear_used (a count per group
- * that cpc_space_unprepare drops instead when the commit fails). Return: 0; -EUCLEAN when a block
+/* Loads the groups of [block, block + nr) and keeps them loaded until clear_used. The hold
+ * counts blocks, so that clear_used and unprepare (the commit failed) may be called for the same
+ * blocks in other ranges than prepare_free was. Return: 0; -EUCLEAN when a block
  * is not in use or the group is bad (the caller then leaks it and says so); -ENOMEM. */
 int cpc_space_prepare_free(struct cpc_space *space, uint64_t block, uint64_t nr);
 void cpc_space_unprepare(struct cpc_space *space, uint64_t block, uint64_t nr);
 /* Copies the used bitmap of a group (loads it). */
 int cpc_space_get_used(struct cpc_space *space, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE],
 		       uint32_t *used);
-/* A group with unfolded changes stays loaded; the transaction says when it is folded. */
+/* A dirty group is not evicted: it has changes that only its loaded bitmap holds. Only a flag: an
+ * unloaded group may be set too. The transaction clears it when the group is folded. */
 void cpc_space_set_dirty(struct cpc_space *space, uint64_t group, bool dirty);
 
 /* --- reservations: counts of blocks --- */
