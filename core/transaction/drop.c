@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * drop: the persistent list of subtrees that nothing names any more.
+ *
+ * Deleting or trimming a large range unlinks whole subtrees, each an item of the root tree; every
+ * later commit frees a bounded number of their nodes with what they map. A subtree that a slice
+ * does not finish is replaced by the children that are left, so that the list grows by at most one
+ * fan-out a level. Rejected: a cursor kept in the item, which needs a second way to walk a tree.
+ *
+ * A node that cannot be read for damage is left out with a message: its blocks stay in use
+ * (leaked) and core/check reports them. Guessing what it mapped could free somebody's data.
+ */
+#include "transaction/store-internal.h"
+
+#include "lib/log.h"
+
+static void drop_decode(const void *value, struct cpc_node_ptr *ptr, uint64_t *owner)
+{
+	const struct cpc_disk_drop *disk = value;
+
+	cpc_ptr_decode(ptr, &disk->ptr);
+	*owner = cpc_get_le64(&disk->owner);
+}
+
+int cpc_drop_load(struct cpc_store *store)
+{
+	uint64_t end = cpc_root_key(CPC_ITEM_DROP + 1, 0);
+	struct cpc_cursor c;
+	int ret;
+
+	cpc_cursor_init(&c, store->ebc, CPC_TREE_ROOT, &store->super.root);
+	ret = cpc_cursor_seek(&c, cpc_root_key(CPC_ITEM_DROP, 0));
+	while (!ret && c.valid && c.key < end) {
+		struct cpc_node_ptr ptr;
+		uint64_t owner;
+
+		drop_decode(c.value, &ptr, &owner);
+		store->dropped_blocks += cpc_ptr_blocks(store, &ptr);
+		store->nr_drops++;
+		ret = cpc_cursor_next(&c);
+	}
+	cpc_cursor_release(&c);
+	if (!ret && store->dropped_blocks > store->super.used_blocks)
+		ret = -EUCLEAN;
+	return ret;
+}
+
+int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, uint64_t owner)
+{
+	struct cpc_disk_drop disk;
+	int ret;
+
+	memset(&disk, 0, sizeof(disk));
+	cpc_ptr_encode(&disk.ptr, ptr);
+	cpc_put_le64(&disk.owner, owner);
+	ret = cpc_root_ops_put(&c->root_ops, cpc_root_key(CPC_ITEM_DROP, c->next_drop), &disk,
+			       sizeof(disk));
+	if (ret)
+		return ret;
+	c->next_drop++;
+	c->drop_delta_blocks += (int64_t)cpc_ptr_blocks(c->store, ptr);
+	c->drop_delta_items++;
+	return 0;
+}
+
+static int free_leaf_data(struct cpc_commit *c, const void *node)
+{
+	for (uint32_t i = 0; i < cpc_node_nritems(node); i++) {
+		const struct cpc_disk_extent *extent;
+		const void *value;
+		uint32_t size;
+		uint64_t key;
+		int ret;
+
+		cpc_node_item(node, i, &key, &value, &size);
+		extent = value;
+		ret = c->txn.free_data(c, cpc_get_le64(&extent->bytenr),
+				       cpc_item_len(CPC_TREE_VOLUME_BASE, size),
+				       cpc_get_le64(&extent->birth));
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* Frees a subtree as far as the budget goes; what is left becomes items of its own. */
+static int drop_subtree(struct cpc_commit *c, const struct cpc_node_ptr *ptr, uint64_t owner,
+			uint32_t *budget)
+{
+	struct cpc_eb *eb;
+	int ret;
+
+	if (*budget == 0)
+		return cpc_commit_drop_add(c, ptr, owner);
+	--*budget;
+	ret = cpc_eb_read(c->store->ebc, ptr, owner, &eb);
+	if (ret == -EUCLEAN) {
+		cpc_error("a dropped node at %llu is damaged: its blocks stay in use, run "
+			  "coppice check",
+			  (unsigned long long)ptr->bytenr[0]);
+		return 0;
+	}
+	if (ret)
+		return ret;
+	if (ptr->level == 0) {
+		ret = free_leaf_data(c, eb->data);
+	} else {
+		for (uint32_t i = 0; !ret && i < cpc_node_nritems(eb->data); i++) {
+			struct cpc_node_ptr child;
+			uint64_t key;
+
+			cpc_node_child(eb->data, i, &key, &child);
+			ret = drop_subtree(c, &child, owner, budget);
+		}
+	}
+	cpc_eb_put(eb);
+	return ret ? ret : c->txn.free_node(c, ptr);
+}
+
+int cpc_commit_drop_slice(struct cpc_commit *c)
+{
+	uint64_t end = cpc_root_key(CPC_ITEM_DROP + 1, 0);
+	uint32_t budget = c->req->drop_budget;
+	struct cpc_store *store = c->store;
+	struct cpc_cursor cursor;
+	int ret;
+
+	if (!store->nr_drops || !budget)
+		return 0;
+	cpc_cursor_init(&cursor, store->ebc, CPC_TREE_ROOT, &store->super.root);
+	ret = cpc_cursor_seek(&cursor, cpc_root_key(CPC_ITEM_DROP, 0));
+	while (!ret && budget && cursor.valid && cursor.key < end) {
+		struct cpc_node_ptr ptr;
+		uint64_t owner;
+
+		drop_decode(cursor.value, &ptr, &owner);
+		ret = drop_subtree(c, &ptr, owner, &budget);
+		if (ret)
+			break;
+		ret = cpc_root_ops_delete(&c->root_ops, cursor.key, cursor.key + 1);
+		if (ret)
+			break;
+		c->drop_delta_blocks -= (int64_t)cpc_ptr_blocks(store, &ptr);
+		c->drop_delta_items--;
+		ret = cpc_cursor_next(&cursor);
+	}
+	cpc_cursor_release(&cursor);
+	return ret;
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * store: opening and closing the durable half of a pool; superblock search; pins.
+ */
+#include "transaction/store-internal.h"
+
+#include "lib/hooks.h"
+#include "lib/log.h"
+
+/* --- superblocks --- */
+
+/* Where a ring's slot stands, before the geometry is known: ring 1 ends the device or the pool. */
+static int read_slot(struct cpc_backing *backing, uint64_t bytenr, uint32_t slot,
+		     struct cpc_disk_super *disk, struct cpc_super *best, const char **why)
+{
+	struct cpc_super super;
+	int ret;
+
+	if (bytenr + sizeof(*disk) > cpc_backing_size(backing))
+		return -EINVAL;
+	ret = cpc_backing_read(backing, bytenr, disk, sizeof(*disk));
+	if (ret) {
+		*why = "superblock cannot be read";
+		return ret;
+	}
+	ret = cpc_super_decode(&super, disk, slot, cpc_backing_size(backing), why);
+	if (!ret && super.transid > best->transid)
+		*best = super;
+	return ret;
+}
+
+/* Of two reasons why there is no pool, the one that tells the user more. */
+static int worse(int a, int b)
+{
+	static const int order[] = {-ENOTSUP, -EIO, -EUCLEAN, -EINVAL};
+
+	for (unsigned i = 0; i < CPC_ARRAY_SIZE(order); i++) {
+		if (a == order[i] || b == order[i])
+			return order[i];
+	}
+	return a;
+}
+
+static int search_ring(struct cpc_backing *backing, uint64_t start, struct cpc_disk_super *disk,
+		       struct cpc_super *best, const char **why)
+{
+	int result = -EINVAL;
+	const char *text = *why;
+
+	for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
+		int ret =
+		    read_slot(backing, start + slot * CPC_BLOCK_SIZE, slot, disk, best, &text);
+
+		if (ret && worse(ret, result) != result) {
+			result = ret;
+			*why = text;
+		}
+	}
+	return result;
+}
+
+int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const char **why)
+{
+	uint64_t size = cpc_backing_size(backing);
+	uint64_t ring_bytes = (uint64_t)CPC_SUPER_SLOTS * CPC_BLOCK_SIZE;
+	struct cpc_disk_super *disk;
+	int ret;
+
+	memset(super, 0, sizeof(*super));
+	*why = "no superblock";
+	if (size < CPC_POOL_SIZE_MIN) {
+		*why = "too small for a pool";
+		return -EINVAL;
+	}
+	disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
+	if (!disk)
+		return -ENOMEM;
+	ret = search_ring(backing, 0, disk, super, why);
+	/* The pool may be smaller than its device: then ring 0 says where ring 1 is. */
+	if (super->transid)
+		ret = search_ring(backing, super->total_bytes - ring_bytes, disk, super, why);
+	else
+		ret = worse(search_ring(backing, size - ring_bytes, disk, super, why), ret);
+	cpc_free(disk);
+	/* A newer format may stand in one slot only: never go back behind it. */
+	if (ret == -ENOTSUP)
+		return ret;
+	return super->transid ? 0 : ret;
+}
+
+int cpc_store_format(struct cpc_backing *backing, struct cpc_super *super)
+{
+	struct cpc_geometry geo;
+	struct cpc_disk_super *disk;
+	int ret;
+
+	ret = cpc_geometry_init(&geo, super->total_bytes, super->log_size, super->nodesize,
+				super->incompat & CPC_INCOMPAT_DUP);
+	if (ret)
+		return ret;
+	disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
+	if (!disk)
+		return -ENOMEM;
+	super->used_blocks = geo.nr_blocks - (geo.data_end - geo.data_start);
+	/* First every old superblock goes, durably; then comes the new one. */
+	memset(disk, 0, sizeof(*disk));
+	for (unsigned i = 0; !ret && i < 2 * CPC_SUPER_SLOTS; i++)
+		ret = cpc_backing_write(
+		    backing, cpc_geometry_super(&geo, i / CPC_SUPER_SLOTS, i % CPC_SUPER_SLOTS),
+		    disk, sizeof(*disk), CPC_CAUSE_SUPER);
+	if (!ret)
+		ret = cpc_backing_flush(backing);
+	cpc_super_encode(disk, super);
+	for (unsigned ring = 0; !ret && ring < 2; ring++)
+		ret = cpc_backing_write(backing, cpc_geometry_super(&geo, ring, super->slot), disk,
+					sizeof(*disk), CPC_CAUSE_SUPER);
+	if (!ret)
+		ret = cpc_backing_flush(backing);
+	cpc_free(disk);
+	return ret;
+}
+
+/* --- open and close --- */
+
+static int init_parts(struct cpc_store *store, size_t node_bytes)
+{
+	struct cpc_eb_params params = {
+	    .backing = store->backing,
+	    .fe = store->read_only ? NULL : &store->fe,
+	    .geo = &store->geo,
+	    .limit = node_bytes,
+	    .checker = cpc_tree_check_node,
+	};
+	int ret;
+
+	memcpy(params.uuid, store->uuid, CPC_UUID_SIZE);
+	ret = cpc_eb_cache_create(&params, &store->ebc);
+	if (ret)
+		return ret;
+	return cpc_space_create(&store->geo, cpc_group_load, store, &store->space);
+}
+
+/* What was found may be in a cache only: written again and flushed, it is durable. */
+static int settle_super(struct cpc_store *store)
+{
+	int ret = cpc_store_write_super(store, &store->super);
+
+	return ret ? ret : cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_OPEN);
+}
+
+static int load(struct cpc_store *store, size_t node_bytes, const char **why)
+{
+	int ret = init_parts(store, node_bytes);
+
+	if (ret) {
+		*why = "out of memory";
+		return ret;
+	}
+	*why = "free space";
+	ret = cpc_free_space_load(store);
+	if (ret)
+		return ret;
+	*why = "drop list";
+	ret = cpc_drop_load(store);
+	if (ret || store->read_only)
+		return ret;
+	*why = "superblock cannot be written";
+	return settle_super(store);
+}
+
+int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,
+		   void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
+		   const char **why)
+{
+	struct cpc_store *store = cpc_zalloc(sizeof(*store));
+	int ret;
+
+	*why = "out of memory";
+	if (!store)
+		return -ENOMEM;
+	store->backing = backing;
+	store->read_only = read_only;
+	cpc_mutex_init(&store->lock, "store", CPC_RANK_LEAF);
+	cpc_flush_epoch_init(&store->fe, backing, on_broken, ctx);
+	ret = cpc_super_find(backing, &store->super, why);
+	if (!ret) {
+		memcpy(store->uuid, store->super.uuid, CPC_UUID_SIZE);
+		cpc_assert(cpc_geometry_init(&store->geo, store->super.total_bytes,
+					     store->super.log_size, store->super.nodesize,
+					     store->super.incompat & CPC_INCOMPAT_DUP) == 0);
+		store->last_transid = store->super.transid;
+		store->last_slot = store->durable_slot = store->super.slot;
+		cpc_blockset_init(&store->burned, store->geo.nr_groups);
+		ret = cpc_hooks.random(&store->nonce, sizeof(store->nonce));
+		if (ret)
+			*why = "no random numbers";
+	}
+	if (!ret)
+		ret = load(store, node_bytes, why);
+	if (ret) {
+		cpc_store_close(store);
+		return ret;
+	}
+	*out = store;
+	return 0;
+}
+
+void cpc_store_close(struct cpc_store *store)
+{
+	if (store->ebc)
+		cpc_eb_cache_destroy(store->ebc);
+	if (store->space)
+		cpc_space_destroy(store->space);
+	cpc_free_space_destroy(store);
+	cpc_blockset_destroy(&store->burned);
+	cpc_flush_epoch_destroy(&store->fe);
+	cpc_mutex_destroy(&store->lock);
+	cpc_free(store);
+}
+
+/* --- volumes --- */
+
+int cpc_volume_item_decode(struct cpc_volume_item *item, uint64_t id, const void *value,
+			   uint32_t size)
+{
+	const struct cpc_disk_volume *disk = value;
+
+	if (size < sizeof(*disk) || size != sizeof(*disk) + disk->name_len ||
+	    !cpc_name_valid((const char *)disk->name, disk->name_len))
+		return -EUCLEAN;
+	memset(item, 0, sizeof(*item));
+	item->id = id;
+	item->size = cpc_get_le64(&disk->size);
+	item->flags = cpc_get_le64(&disk->flags);
+	item->created = cpc_get_le64(&disk->created);
+	item->generation = cpc_get_le64(&disk->generation);
+	item->limit = cpc_get_le64(&disk->limit);
+	item->origin = cpc_get_le64(&disk->origin);
+	item->snapshot_of = cpc_get_le64(&disk->snapshot_of);
+	item->dead_blocks = cpc_get_le64(&disk->dead_blocks);
+	cpc_ptr_decode(&item->root, &disk->root);
+	memcpy(item->uuid, disk->uuid, CPC_UUID_SIZE);
+	memcpy(item->name, disk->name, disk->name_len);
+	return item->size == 0 || item->size > CPC_VOLUME_SIZE_MAX ? -EUCLEAN : 0;
+}
+
+int cpc_store_for_each_volume(struct cpc_store *store,
+			      int (*fn)(void *ctx, const struct cpc_volume_item *item), void *ctx)
+{
+	uint64_t end = cpc_root_key(CPC_ITEM_VOLUME + 1, 0);
+	struct cpc_volume_item item;
+	struct cpc_cursor c;
+	int ret;
+
+	cpc_cursor_init(&c, store->ebc, CPC_TREE_ROOT, &store->super.root);
+	ret = cpc_cursor_seek(&c, cpc_root_key(CPC_ITEM_VOLUME, 0));
+	while (!ret && c.valid && c.key < end) {
+		uint64_t id = c.key & CPC_KEY_ID_MASK;
+
+		ret = id < store->super.next_volume
+			  ? cpc_volume_item_decode(&item, id, c.value, c.size)
+			  : -EUCLEAN;
+		if (!ret)
+			ret = fn(ctx, &item);
+		if (!ret)
+			ret = cpc_cursor_next(&c);
+	}
+	cpc_cursor_release(&c);
+	return ret;
+}
+
+/* --- pins --- */
+
+struct cpc_pins *cpc_pins_new(struct cpc_store *store)
+{
+	struct cpc_pins *pins = cpc_zalloc(sizeof(*pins));
+
+	if (!pins)
+		return NULL;
+	pins->store = store;
+	atomic_init(&pins->refs, 1);
+	cpc_blockset_init(&pins->blocks, store->geo.nr_groups);
+	return pins;
+}
+
+struct cpc_pins *cpc_pins_get(struct cpc_pins *pins)
+{
+	atomic_fetch_add_explicit(&pins->refs, 1, memory_order_relaxed);
+	return pins;
+}
+
+int cpc_pins_add(struct cpc_pins *pins, uint64_t block, uint64_t nr)
+{
+	uint64_t before = pins->blocks.nr_blocks;
+	int ret = cpc_blockset_add(&pins->blocks, block, nr);
+
+	if (!ret)
+		atomic_fetch_add(&pins->store->pinned_blocks, pins->blocks.nr_blocks - before);
+	return ret;
+}
+
+void cpc_pins_put(struct cpc_pins *pins)
+{
+	uint64_t block, nr;
+
+	if (!pins || atomic_fetch_sub_explicit(&pins->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	atomic_fetch_sub(&pins->store->pinned_blocks, pins->blocks.nr_blocks);
+	cpc_blockset_for_each(&pins->blocks, block, nr)
+	    cpc_space_release(pins->store->space, block, nr);
+	cpc_blockset_destroy(&pins->blocks);
+	cpc_free(pins);
+}
+
+void cpc_store_info(struct cpc_store *store, struct cpc_store_info *info)
+{
+	cpc_mutex_lock(&store->lock);
+	info->transid = store->super.transid;
+	info->dropped_blocks = store->dropped_blocks;
+	info->used_blocks = store->super.used_blocks - store->dropped_blocks;
+	info->root_nodes = (uint64_t)store->super.root.nodes + store->super.free_log.nodes;
+	info->nr_drops = store->nr_drops;
+	cpc_mutex_unlock(&store->lock);
+	info->pinned_blocks = atomic_load(&store->pinned_blocks);
+}

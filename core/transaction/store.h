@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * store: the durable half of a pool: superblocks, root tree, volume trees, free space; and the
+ * commit that moves them from one state to the next.
+ *
+ * Called by core/volume (commits what volumes changed) and core/pool (open, close, names). Calls
+ * core/btree, extent-buffer, space, extent-map, backing, format.
+ *
+ * A commit takes the frozen changes of any number of volumes and writes a new pool state beside the
+ * old one: new nodes at free places, a device flush, the superblock into the next slot of both
+ * rings, a device flush. Until the second flush is good the old state is the pool's.
+ *
+ *   cpc_store_commit:  volumes' trees -> a slice of the drop list -> bitmap folds -> root tree
+ *                      -> free log -> node writeback -> flush -> superblocks -> flush -> publish
+ *
+ * Terms: `burned`: a superblock that was handed to the device but whose flush was not good; it may
+ * or may not be there after a crash. `fold`: writing a group's bitmap to its other home. `pins`:
+ * blocks that are free in the new state, but that views of the old one may still read.
+ *
+ * Invariants
+ *  1. Nothing that the newest durable superblock (or a burned one after it) reaches is overwritten:
+ *     freed blocks stay busy in core/space until the commit is durable and their pins are put;
+ *     what a burned commit allocated stays busy until a later one is durable; no home is written
+ *     while a burned superblock stands (fold_allowed).
+ *  2. A transid is used once; a superblock never goes into the slot of the last durable one
+ *     (next_slot).
+ *  3. A failed commit changes nothing but transids: the caller's runs and roots are as before.
+ *  4. The bitmaps, with the free log on top, describe exactly the blocks reachable from the root
+ *     tree and its subtrees and the fixed areas; the nodes of the free-log tree are found by
+ *     walking it (core/check compares).
+ *
+ * Locks: commits are serialized by the caller. `lock` (CPC_RANK_LEAF) protects what the
+ * group loader and the info functions share with a commit.
+ * Errors: 0 or negative errno; after -EIO, -ENOSPC, -ENOMEM the commit may be tried again.
+ * Durable: everything given to cpc_store_commit when it returns 0.
+ */
+#ifndef CPC_TRANSACTION_STORE_H
+#define CPC_TRANSACTION_STORE_H
+
+#include <stdatomic.h>
+#include "backing/backing.h"
+#include "backing/flush-epoch.h"
+#include "btree/btree.h"
+#include "extent-buffer/extent-buffer.h"
+#include "extent-map/run.h"
+#include "format/format.h"
+#include "lib/hist.h"
+#include "lib/lock.h"
+#include "space/space.h"
+#include "transaction/blockset.h"
+
+/* A volume's record in memory. */
+struct cpc_volume_item {
+	uint64_t id, size, flags, created, generation, limit, origin, snapshot_of, dead_blocks;
+	struct cpc_node_ptr root;
+	uint8_t uuid[CPC_UUID_SIZE];
+	char name[CPC_NAME_MAX + 1];
+};
+
+struct cpc_group_meta;
+struct cpc_free_tail;
+
+struct cpc_store {
+	struct cpc_backing *backing;
+	struct cpc_flush_epoch fe;
+	struct cpc_geometry geo;
+	struct cpc_eb_cache *ebc;
+	struct cpc_space *space;
+	bool read_only;
+	uint8_t uuid[CPC_UUID_SIZE];
+	uint64_t nonce; /* of this open */
+
+	struct cpc_mutex lock;
+	struct cpc_super super;	 /* newest durable; lock, written by commit */
+	uint64_t dropped_blocks; /* under the drop list, lock */
+	uint64_t nr_drops;	 /* lock */
+	_Atomic uint64_t pinned_blocks;
+
+	/* commit only */
+	uint64_t last_transid;
+	uint32_t last_slot, durable_slot;
+	struct cpc_blockset burned; /* allocated by burned commits */
+	bool burned_super;
+	struct cpc_group_meta **groups; /* by group, NULL: fresh; lock */
+	struct cpc_free_tail *tails;	/* first free-log key of each unfolded transid */
+	size_t nr_tails, cap_tails;
+
+	/* counters */
+	_Atomic uint64_t commits, commit_failures;
+	struct cpc_hist commit_us;
+};
+
+/* Blocks that wait until nobody can read them any more. Freed by the last put. */
+struct cpc_pins {
+	struct cpc_store *store;
+	_Atomic uint32_t refs;
+	struct cpc_blockset blocks;
+};
+
+/* --- life --- */
+
+/* Finds the newest superblock on a device. Return: 0; -EINVAL not a pool, -EUCLEAN, -ENOTSUP with
+ * *why; -EIO, -ENOMEM. */
+int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const char **why);
+/* Writes the superblocks of an empty pool into both rings, zeroes all other slots, flushes. */
+int cpc_store_format(struct cpc_backing *backing, struct cpc_super *super);
+
+/*
+ * Opens the store over a backing that it borrows: newest superblock, free log, group summaries.
+ * Writable: writes that superblock again where it stands and flushes, so that what was found is
+ * durable (the last life may have died before its flush). on_broken: the device no longer takes
+ * writes.
+ */
+int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,
+		   void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
+		   const char **why);
+void cpc_store_close(struct cpc_store *store);
+
+/* Calls fn for each volume in order of id. What fn returns other than 0 ends the walk. */
+int cpc_store_for_each_volume(struct cpc_store *store,
+			      int (*fn)(void *ctx, const struct cpc_volume_item *item), void *ctx);
+
+/* Decodes a volume's value of the root tree. Return: 0 or -EUCLEAN. */
+int cpc_volume_item_decode(struct cpc_volume_item *item, uint64_t id, const void *value,
+			   uint32_t size);
+
+/* --- commit --- */
+
+struct cpc_commit_volume {
+	struct cpc_volume_item item; /* as it shall be; root: as it is */
+	bool deleted;
+	const struct cpc_run *run;    /* changes of the mapping, NULL: none */
+	struct cpc_node_ptr new_root; /* out */
+};
+
+struct cpc_commit_request {
+	struct cpc_commit_volume *volumes;
+	size_t nr_volumes;
+	uint64_t next_volume; /* next volume id to put into the superblock */
+	bool clean;	      /* the last commit before a close */
+	uint32_t drop_budget; /* nodes of the drop list to free, at most */
+	/* out */
+	uint64_t transid;
+	struct cpc_pins *pins; /* one reference, the caller's; NULL: nothing freed */
+};
+
+#define CPC_DROP_BUDGET 512u
+
+int cpc_store_commit(struct cpc_store *store, struct cpc_commit_request *req);
+
+/* --- pins --- */
+struct cpc_pins *cpc_pins_new(struct cpc_store *store);
+struct cpc_pins *cpc_pins_get(struct cpc_pins *pins);
+/* Adds blocks that are busy and not in use as of the last commit. */
+int cpc_pins_add(struct cpc_pins *pins, uint64_t block, uint64_t nr);
+void cpc_pins_put(struct cpc_pins *pins); /* NULL is allowed */
+
+/* Nodes and blocks of metadata of the committed state, for reservations: whole trees. */
+struct cpc_store_info {
+	uint64_t transid;
+	uint64_t used_blocks;	 /* in use, those under the drop list not counted */
+	uint64_t dropped_blocks; /* under the drop list */
+	uint64_t pinned_blocks;
+	uint64_t root_nodes; /* root tree and free-log tree */
+	uint64_t nr_drops;
+};
+void cpc_store_info(struct cpc_store *store, struct cpc_store_info *info);
+
+#endif
