@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * io-tree-internal: what the files of io-tree share, and what its tests break on purpose.
+ *
+ *   io-tree.c    the calls: begin, find, reserve spares, change, finish
+ *   io-change.c  the change of one range, record by record; the trims
+ *   io-record.c  records: chunks and spares, balanced tree and list, split and merge
+ *   io-wait.c    sleepers, wake-ups, the fatal stop
+ *   io-check.c   the structural check
+ */
+#ifndef CPC_IO_TREE_IO_TREE_INTERNAL_H
+#define CPC_IO_TREE_IO_TREE_INTERNAL_H
+
+#include "io-tree/io-tree.h"
+
+/* How often a lock is overtaken before it goes first. */
+#define CPC_IO_PATIENCE 8
+
+enum cpc_io_record_flags {
+	CPC_IO_REC_IN_TREE = 1 << 0,
+	CPC_IO_REC_RED = 1 << 1,
+	CPC_IO_REC_WAITERS = 1 << 2, /* some sleeper's `record` */
+};
+
+/* A record; one cache line. All fields: tree->lock. */
+struct cpc_io_state {
+	uint64_t start, end;
+	struct cpc_io_state *child[2], *parent; /* red-black tree by address */
+	struct cpc_io_state *prev, *next;	/* list by address; `next` also links spares */
+	uint32_t refs;				/* one for the tree, one for each `cached` */
+	uint16_t bits;
+	uint16_t flags;
+};
+
+_Static_assert(sizeof(struct cpc_io_state) == 64, "a record fills a cache line");
+
+/* A sleeper, on its thread's stack. All fields: tree->lock, `woken`: atomic. */
+struct cpc_io_waiter {
+	struct cpc_list node;	    /* tree->sleepers, or the waker's list */
+	struct cpc_list impatience; /* tree->impatient */
+	struct cpc_io_state *record;
+	struct cpc_io_waiter *behind; /* or an impatient sleeper that goes first */
+	uint64_t start, end;
+	uint32_t bits;
+	uint32_t rounds;
+	uint32_t woken; /* futex */
+	bool locks;	/* wants to lock, not only to see the bits gone */
+	bool impatient;
+};
+
+/* One call in progress. */
+struct cpc_io_op {
+	struct cpc_io_tree *tree;
+	const char *name;
+	uint64_t start, end;
+	uint32_t set, clear;
+	struct cpc_changeset *cs;
+	struct cpc_io_state *first;    /* the record at `start` after a lock */
+	struct cpc_io_state *released; /* to be freed after tree->lock is dropped */
+	struct cpc_list woken;	       /* to be woken after tree->lock is dropped */
+};
+
+/*
+ * io-wait.c. Stops the tree because it is broken, and keeps where that was found: `rec` (may be
+ * NULL) is what was being looked at. Returns -EIO. The fatal function is called by
+ * cpc_io_finish(), without tree->lock.
+ */
+#define cpc_io_fatal(op, rec, what) cpc_io_fatal_at(op, rec, what, __FILE__, __LINE__, __func__)
+int cpc_io_fatal_at(struct cpc_io_op *op, const struct cpc_io_state *rec, const char *what,
+		    const char *file, int line, const char *func);
+
+/* Takes tree->lock for a call, or returns -EIO (stopped), -EINVAL (range) without it. */
+int cpc_io_begin(struct cpc_io_op *op, struct cpc_io_tree *tree, const char *name, uint64_t start,
+		 uint64_t len);
+
+/* Drops tree->lock, then wakes, frees, reports. Returns `err`. */
+int cpc_io_finish(struct cpc_io_op *op, int err);
+
+/* Sleeps for w->record or w->behind; tree->lock is dropped meanwhile. Returns 0 or -EIO. */
+int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w);
+
+/* The impatient sleeper that `w` (NULL: somebody new) must let go first, or NULL. */
+struct cpc_io_waiter *cpc_io_goes_first(struct cpc_io_op *op, const struct cpc_io_waiter *w);
+
+/* Ends a sleeper's impatience, if any, and lets those behind it try again. */
+void cpc_io_calm(struct cpc_io_op *op, struct cpc_io_waiter *w);
+
+/* Chooses whom to wake because [start, end) of `rec` loses the bits `cleared`. */
+void cpc_io_wake(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start, uint64_t end,
+		 uint32_t cleared);
+
+/* Hands the sleepers on `from` that overlap [start, end) over to `to`. */
+void cpc_io_move_sleepers(struct cpc_io_tree *tree, struct cpc_io_state *from,
+			  struct cpc_io_state *to, uint64_t start, uint64_t end);
+
+/* Wakes every sleeper of a stopped tree. */
+void cpc_io_wake_all(struct cpc_io_op *op);
+
+/* io-record.c. The first record that ends after `pos`, or NULL. */
+struct cpc_io_state *cpc_io_record_seek(const struct cpc_io_tree *tree, uint64_t pos);
+
+/* Gets `need` spares together; may drop tree->lock meanwhile, then *dropped = true. */
+int cpc_io_record_reserve(struct cpc_io_op *op, uint64_t need, bool *dropped);
+
+/* Puts a spare in as [start, end) with `bits` before `next` (NULL: at the end). */
+int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64_t start,
+			 uint64_t end, uint32_t bits, struct cpc_io_state **recp);
+
+int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec);
+
+/* Cuts `rec` at `pos`; the part from `pos` on becomes a record of its own, *tailp. */
+int cpc_io_record_split(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t pos,
+			struct cpc_io_state **tailp);
+
+/* Joins `rec` to its left neighbour if they touch, are equal and not LOCKED. */
+int cpc_io_record_merge_left(struct cpc_io_op *op, struct cpc_io_state *rec);
+
+void cpc_io_record_get(struct cpc_io_state *rec);
+/* Drops a cached reference; a record without any goes to op->released. */
+int cpc_io_record_put(struct cpc_io_op *op, struct cpc_io_state *rec);
+/* Makes op->released a spare again; without tree->lock. */
+void cpc_io_record_free_released(struct cpc_io_op *op);
+void cpc_io_record_free_chunks(struct cpc_io_tree *tree);
+
+/* io-change.c. The spares that cpc_io_change() will need at most; `rec` as there. */
+uint64_t cpc_io_change_need(const struct cpc_io_op *op, const struct cpc_io_state *rec);
+
+/*
+ * Clears op->clear and sets op->set over the range; `rec` is the first record that ends after
+ * op->start. Everything it needs was reserved: fails only by being fatal.
+ */
+int cpc_io_change(struct cpc_io_op *op, struct cpc_io_state *rec);
+
+#endif
