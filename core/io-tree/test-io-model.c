@@ -331,6 +331,7 @@ static void op_unlock(struct model *m)
 	int err = 0;
 
 	m->name = "unlock";
+	m->set = 0;
 	if (!m->nr_held)
 		return;
 	h = &m->held[rnd(m->nr_held)];
