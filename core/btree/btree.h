@@ -39,6 +39,7 @@ struct cpc_cursor {
 	struct cpc_node_ptr root;
 	struct cpc_eb *path[CPC_MAX_LEVEL + 1]; /* by level */
 	uint32_t slot[CPC_MAX_LEVEL + 1];
+	uint64_t upper[CPC_MAX_LEVEL + 1]; /* keys below path[level] are smaller than this */
 	/* the item stood on; borrowed, lives until the next call */
 	bool valid;
 	uint64_t key;
@@ -66,14 +67,14 @@ struct cpc_tree_txn {
 	int (*free_node)(void *ctx, const struct cpc_node_ptr *ptr);
 	/* Blocks no longer mapped by the new tree; volume trees only. */
 	int (*free_data)(void *ctx, uint64_t bytenr, uint64_t nr_blocks, uint64_t birth);
-	/* A subtree unlinked whole (its nodes and data are the callee's now). NULL: never unlink,
-	 * walk and free instead. */
+	/* A subtree unlinked whole (its nodes and data are the callee's now). Return: 0 taken; 1
+	 * not taken: walk it and free what is in it; negative errno. NULL: never taken. */
 	int (*drop_subtree)(void *ctx, const struct cpc_node_ptr *ptr, uint64_t owner);
 };
 
 /*
- * One change: everything in [start, end) goes; then, if value is not NULL, one item with key
- * `start` that covers exactly [start, end) or less comes.
+ * One change, start < end: everything in [start, end) goes; then, if value is not NULL, one item
+ * with key `start` that covers exactly [start, end) or less comes.
  */
 struct cpc_tree_op {
 	uint64_t start, end;

@@ -32,6 +32,8 @@
 #include <stdatomic.h>
 #include "format/format.h"
 #include "lib/base.h"
+#include "lib/epoch.h"
+#include "lib/list.h"
 
 struct cpc_eb_cache;
 struct cpc_flush_epoch;
@@ -41,13 +43,18 @@ struct cpc_eb {
 	uint64_t bytenr[2];
 	uint64_t generation, owner;
 	void *data; /* nodesize bytes, 4096-aligned */
-	/* the rest belongs to the cache */
-	_Atomic uint32_t refs;
-	_Atomic uint32_t flags;
 	uint32_t csum;
 	uint8_t level;
-	uint64_t flush_seq; /* the good flush that covers its write */
-	struct cpc_eb_cache *cache;
+	/* the rest belongs to the cache */
+	struct cpc_eb_cache *cache; /* immutable */
+	_Atomic uint32_t refs;	    /* the index holds one; none is taken once it is 0 */
+	_Atomic uint32_t flags;	    /* written under the lock, but for "used lately" */
+	/* under the lock */
+	int error;	     /* of reading it, or of the write in flight */
+	uint8_t writes_left; /* copies in flight */
+	uint64_t flush_seq;  /* the flush that covers its write */
+	struct cpc_list clock;
+	struct cpc_epoch_entry retired; /* when refs is 0 */
 };
 
 /* Looks at a final node (header and content, nodesize bytes). Return: NULL, or what is wrong. */
@@ -66,6 +73,8 @@ struct cpc_eb_params {
 int cpc_eb_cache_create(const struct cpc_eb_params *params, struct cpc_eb_cache **out);
 /* No references are held. Dirty nodes are dropped. */
 void cpc_eb_cache_destroy(struct cpc_eb_cache *cache);
+/* Lives as long as the cache. */
+const struct cpc_geometry *cpc_eb_geometry(const struct cpc_eb_cache *cache);
 
 /*
  * Gets the node that `ptr` names, in a tree `owner`, from memory or the pool. A bad first copy is
@@ -75,16 +84,16 @@ void cpc_eb_cache_destroy(struct cpc_eb_cache *cache);
  */
 int cpc_eb_read(struct cpc_eb_cache *cache, const struct cpc_node_ptr *ptr, uint64_t owner,
 		struct cpc_eb **out);
-/* Starts reading without waiting for the result where the backing can; may do nothing. */
 void cpc_eb_put(struct cpc_eb *eb); /* NULL is allowed */
 
 /* A new node at an address that nobody uses: zeroed, header filled except nritems and csum. A
  * cached node of the same address (freed earlier) is dropped first. */
 int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
 		 uint8_t level, uint64_t generation, struct cpc_eb **out);
-/* The node is complete: checks it, sets the checksum, puts it into the index, DIRTY. Fills ptr except
- * data_blocks and nodes. Return: 0; -EUCLEAN our own bug, found before it reaches the pool;
- * -ENOMEM, the node is still private. */
+/* The node is complete: checks it, sets the checksum, puts it into the index, DIRTY. Fills ptr
+ * except data_blocks and nodes. In a read-only cache it stays in memory for ever. Return: 0;
+ * -EUCLEAN our own bug, found before it reaches the pool; -ENOMEM; the node is still private then.
+ */
 int cpc_eb_finish(struct cpc_eb *eb, struct cpc_node_ptr *ptr);
 /* Drops a node from memory whatever its state, without writing (its address was freed in the
  * running transaction, or the transaction failed). Waits for its writeback. */
@@ -94,7 +103,8 @@ void cpc_eb_forget(struct cpc_eb_cache *cache, uint64_t bytenr);
 /* Writes the nodes that are dirty now, in order of address, neighbours in one device write, both
  * copies; waits for them. What becomes dirty meanwhile is not waited for (TOWRITE).
  * Return: 0, or the first error of any node write since the last cpc_eb_sync (also of a background
- * write); nodes that failed stay in memory, dirty. Durable: nothing before the next device flush. */
+ * write); nodes that failed stay in memory, dirty. -ENOMEM: some were not written. -EROFS in a
+ * read-only cache with dirty nodes. Durable: nothing before the next device flush. */
 int cpc_eb_sync(struct cpc_eb_cache *cache);
 /* Writes up to `max` bytes of dirty nodes (background; errors are kept for cpc_eb_sync). */
 void cpc_eb_write_some(struct cpc_eb_cache *cache, size_t max);

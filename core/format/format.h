@@ -173,6 +173,7 @@ _Static_assert(sizeof(struct cpc_disk_item) == 12, "disk item");
 
 #define CPC_TREE_ROOT		1u /* the pool's own items, keys below */
 #define CPC_TREE_FREE_LOG	2u /* key: sequence number; value: cpc_disk_free_log */
+#define CPC_TREE_DEAD		3u /* any dead bucket; key: first pool block; cpc_disk_dead_run */
 #define CPC_TREE_VOLUME_BASE	256u /* + volume id; key: block number in the volume */
 
 /* Key in the root tree: type in the top byte, the rest as said. */
@@ -250,6 +251,12 @@ struct cpc_disk_dead {
 	struct cpc_disk_ptr root;
 } __attribute__((packed));
 _Static_assert(sizeof(struct cpc_disk_dead) == 72, "disk dead");
+
+/* Value in a dead bucket's tree. One owner id for all of them: a bucket changes hands unread. */
+struct cpc_disk_dead_run {
+	cpc_le32 blocks; /* 1..CPC_GROUP_BLOCKS */
+} __attribute__((packed));
+_Static_assert(sizeof(struct cpc_disk_dead_run) == 4, "disk dead run");
 
 /* Reserved: a sorted run of mappings read before a volume's tree (incompat bit DELTA). */
 struct cpc_disk_delta {
