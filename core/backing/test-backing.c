@@ -3,16 +3,25 @@
 #include "backing/test-util.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "backing/flush-epoch.h"
 #include "backing/ioq.h"
 #include "lib/crc32c.h"
+#include "lib/log.h"
+
+static void quiet(enum cpc_log_level level, const char *line)
+{
+}
 
 #define FILE_SIZE (8 * MIB)
 
@@ -473,6 +482,68 @@ static void queues_move_between_threads(void **state)
 	cpc_backing_close(b);
 }
 
+/* Makes a system call fail from now on, if its second argument is not 0 or `any`. */
+static void forbid_syscall(unsigned nr, bool any)
+{
+	struct sock_filter filter[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 3),
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, !any, 0),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = {CPC_ARRAY_SIZE(filter), filter};
+
+	cpc_assert(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+	cpc_assert(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog));
+}
+
+/* In a child: a queue whose ring is refused at the start, or breaks in the middle. */
+static void queue_with_broken_ring(struct cpc_backing *b, bool from_start)
+{
+	static struct batch out, in;
+	struct cpc_ioq *q;
+
+	batch_init(&out, CPC_IO_WRITE, NULL);
+	if (from_start)
+		forbid_syscall(__NR_io_uring_setup, true);
+	cpc_assert(!cpc_ioq_open(b, 256, &q));
+	for (unsigned i = 0; i < NR_IOS; i++) {
+		if (i == NR_IOS / 2 && !from_start)
+			forbid_syscall(__NR_io_uring_enter, false);
+		cpc_ioq_submit(q, &out.ios[i]);
+	}
+	cpc_ioq_wait(q);
+	cpc_assert(out.done == NR_IOS && cpc_ioq_is_sync(q));
+	batch_init(&in, CPC_IO_READ, NULL);
+	run_batch(q, &in);
+	for (unsigned i = 0; i < NR_IOS; i++)
+		cpc_assert(!in.ios[i].result && !out.ios[i].result);
+	cpc_assert(!memcmp(in.mem, out.mem, (size_t)BLOCK(NR_IOS * 2)));
+	cpc_ioq_close(q);
+}
+
+static void without_io_uring_a_queue_is_synchronous(void **state)
+{
+	struct fixture *f = *state;
+	struct cpc_backing *b = must_open(f, 0, CPC_DIRECT_AUTO);
+	int status;
+
+	for (int from_start = 0; from_start < 2; from_start++) {
+		pid_t pid = fork();
+
+		if (!pid) {
+			cpc_log_set_sink(quiet);
+			queue_with_broken_ring(b, from_start);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
+	cpc_backing_close(b);
+}
+
 /* ---- a block device ---- */
 
 static bool run(const char *fmt, const char *arg, char *out, size_t len)
@@ -560,6 +631,7 @@ int main(void)
 	    TEST(a_queue_reports_errors_and_short_transfers),
 	    TEST(nothing_is_waited_for_without_need),
 	    TEST(queues_move_between_threads),
+	    TEST(without_io_uring_a_queue_is_synchronous),
 	    TEST(a_block_device_has_one_owner),
 	};
 
