@@ -12,10 +12,11 @@
  *
  * Slow paths. The group is exhausted: the next one comes from a set that holds only candidates, so
  * a full pool is not walked. The pool is almost full: data is kept to fragments, so that the slots
- * that are reserved for nodes remain; before it comes to this, groups that have never been looked
- * at are loaded, since their slots are not counted yet. A commit thus finds its nodes in a pool
- * where every second block is used: an allocator that only counts blocks would fail there, at the
- * one moment when failing loses what was answered.
+ * that are reserved for nodes remain. A commit thus finds its nodes in a pool where every second
+ * block is used: an allocator that only counts blocks would fail there, at the one moment when
+ * failing loses what was answered. Slots in groups that have never been looked at are not counted
+ * yet; a group that may have fragments is in that set until it has been loaded, so when no fragment
+ * is left, everything is known, and a slot is broken if one can be spared.
  *
  * Rejected: fixed areas for metadata (a size to guess, ENOSPC with half the pool empty); reserving
  * node places by address (a reservation is a number that two comparisons check); first fit
@@ -154,16 +155,23 @@ static int alloc_data_tight(struct cpc_space *space, struct request *req)
 	return try_set(space, CPC_SET_SLOTS, req);
 }
 
+/* Learns how many slots the next group has; that is often enough to leave the tight mode. */
+static int look_at_cursor(struct cpc_space *space)
+{
+	uint64_t group = space->cursor[CPC_SPACE_DATA] / CPC_GROUP_BLOCKS;
+
+	if (group >= space->geo.nr_groups || !space->groups[group].unknown)
+		return 0;
+	return cpc_space_group_load(space, group) == -ENOMEM ? -ENOMEM : 0;
+}
+
 static int alloc_data_once(struct cpc_space *space, struct request *req)
 {
 	uint64_t need = slots_touched(space, req->want);
-	int err;
+	int err = slot_budget(space) < need ? look_at_cursor(space) : 0;
 
-	if (slot_budget(space) < need) {
-		err = cpc_space_learn(space, space->reserved_nodes + need);
-		if (err)
-			return err;
-	}
+	if (err)
+		return err;
 	if (slot_budget(space) < need)
 		return alloc_data_tight(space, req);
 	req->mode = SEARCH_RUN;
