@@ -37,11 +37,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 BUILD = os.path.abspath(os.environ.get("CPC_BUILD") or f"{ROOT}/build/release")
 TOOL = f"{BUILD}/server/coppice"
 PLUGIN = f"{BUILD}/server/nbdkit-coppice-plugin.so"
+PROGRAMS = f"{BUILD}/client-tests/programs"  # our own libnbd programs
 SANITIZE = os.environ.get("CPC_SANITIZE", "")
 SKIP = 77
 SLOWER = 5 if SANITIZE else 1  # factor on every time limit
 
 _seed = int(os.environ.get("CPC_TEST_SEED") or random.SystemRandom().getrandbits(32))
+_seed_noted = False
 _cleanup = contextlib.ExitStack()
 
 
@@ -75,8 +77,11 @@ def note(text):
 
 
 def seed():
-    """The seed of this run, printed so that CPC_TEST_SEED can repeat it."""
-    note(f"CPC_TEST_SEED={_seed}")
+    """The seed of this run, printed once so that CPC_TEST_SEED can repeat it."""
+    global _seed_noted
+    if not _seed_noted:
+        note(f"CPC_TEST_SEED={_seed}")
+        _seed_noted = True
     return _seed
 
 
@@ -141,9 +146,8 @@ def run(*argv, expect=0, timeout=120, **kwargs):
     """Run a program to its end. Fails unless it exits with `expect` (None: any status). Returns
     the CompletedProcess, its output as text."""
     argv = [str(arg) for arg in argv]
-    kwargs.setdefault("stdin", subprocess.DEVNULL if "input" not in kwargs else None)
-    if kwargs["stdin"] is None:
-        del kwargs["stdin"]
+    if "input" not in kwargs:
+        kwargs.setdefault("stdin", subprocess.DEVNULL)
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               errors="replace", timeout=timeout * SLOWER, check=False, **kwargs)
@@ -166,6 +170,13 @@ def make_pool(path, size="1G", volumes=None, options=()):
     for name, volume_size in (volumes or {}).items():
         coppice("create", path, name, volume_size)
     return path
+
+
+def nbdsh(uri, *scripts):
+    """Run Python scripts in one nbdsh connected to uri, where h is the handle. The interpreter is
+    the distribution's, which has the nbd module; another python3 may come first in PATH."""
+    words = [word for script in scripts for word in ("-c", script)]
+    return run("/usr/bin/python3", "-m", "nbd", "-u", uri, *words)
 
 
 def random_bytes(amount, salt=0):
@@ -317,7 +328,9 @@ def nbdfuse(uri, directory):
     """An export as the file directory/disk; gives its path."""
     os.makedirs(directory, exist_ok=True)
     path = f"{directory}/disk"
-    process = subprocess.Popen(["nbdfuse", path, uri], stdin=subprocess.DEVNULL)
+    with open(f"{directory}.log", "ab") as log:  # it aborts, loudly, when its server dies
+        process = subprocess.Popen(["nbdfuse", path, uri], stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=log)
     try:
         end = time.monotonic() + 20 * SLOWER
         while not os.path.exists(path):
@@ -333,15 +346,20 @@ def nbdfuse(uri, directory):
             process.wait()
 
 
+def is_mounted(directory):
+    """Asks the kernel's list: the directory itself cannot be asked once its device is gone."""
+    with open("/proc/mounts", encoding="utf-8") as mounts:
+        return any(line.split()[1] == directory for line in mounts)
+
+
 @contextlib.contextmanager
 def mounted(device, directory, kind, options="defaults"):
-    """A file system mounted; gives the directory. `unmount` inside is allowed."""
+    """A file system mounted; gives the directory. The body may unmount it."""
     os.makedirs(directory, exist_ok=True)
     run("mount", "-t", kind, "-o", options, device, directory)
     try:
         yield directory
     finally:
-        if os.path.ismount(directory):
-            run("umount", directory, expect=None)
-        if os.path.ismount(directory):
-            run("umount", "--lazy", directory, expect=None)
+        for force in ((), (), ("--lazy",)):
+            if is_mounted(directory):
+                run("umount", *force, directory, expect=None)
