@@ -97,6 +97,7 @@ def main(test):
         with _cleanup:
             scratch = tempfile.mkdtemp(prefix="cpc-")
             _cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
+            os.chdir(scratch)  # some programs leave files where they are started
             test(scratch)
     except Failure as err:
         print(f"FAILED: {err}", flush=True)
