@@ -10,6 +10,7 @@ enum { BLOCK = 4096, PIECES = 16, MAX_THREADS = 64 };
 
 struct range {
 	uint64_t start, end;
+	struct cpc_io_state *cached;
 };
 
 struct bench {
@@ -43,28 +44,30 @@ static void check(int err)
 static void write_range(struct worker *me, struct range *r)
 {
 	struct cpc_io_tree *tree = &me->b->tree;
-	uint64_t len = me->b->params->pattern == BENCH_IO_RANDOM ? BLOCK : BLOCK * PIECES;
-	struct cpc_io_state *cached = NULL;
+	enum bench_io_pattern pattern = me->b->params->pattern;
+	uint64_t len = pattern == BENCH_IO_RANDOM ? BLOCK : BLOCK * PIECES;
+	struct cpc_io_state **cached = pattern == BENCH_IO_PARTIAL_CACHED ? NULL : &r->cached;
 	struct cpc_changeset cs = {0};
 
 	for (;;) {
 		r->start = rnd(me, SPACE / len) * len;
 		r->end = r->start + len;
-		check(cpc_io_tree_lock(tree, r->start, len, &cached));
+		check(cpc_io_tree_lock(tree, r->start, len, &r->cached));
 		cs.set_bytes = 0;
 		check(cpc_io_tree_convert(tree, r->start, len, CPC_IO_DELALLOC, CPC_IO_LOCKED,
-					  &cached, &cs));
+					  cached, &cs));
 		if (cs.set_bytes == len)
 			return;
 	}
 }
 
-static void timed_clear(struct worker *me, uint64_t start, uint64_t len)
+static void timed_clear(struct worker *me, uint64_t start, uint64_t len,
+			struct cpc_io_state **cached)
 {
 	uint64_t began = cpc_io_ticks(), ticks;
 	struct cpc_changeset cs = {0};
 
-	check(cpc_io_tree_clear(&me->b->tree, start, len, CPC_IO_ALL, NULL, &cs));
+	check(cpc_io_tree_clear(&me->b->tree, start, len, CPC_IO_DELALLOC, cached, &cs));
 	ticks = cpc_io_ticks() - began;
 	cpc_assert(cs.cleared_bytes == len);
 	cpc_hist_add(&me->b->hist, cpc_io_ticks_to_ns(ticks));
@@ -79,7 +82,7 @@ static void clear_piece(struct worker *me, struct range *r)
 		check(cpc_io_tree_clear(&me->b->tree, r->start, BLOCK, CPC_IO_ALL, NULL, NULL));
 		write_range(me, r);
 	}
-	timed_clear(me, front ? r->start : r->end - BLOCK, BLOCK);
+	timed_clear(me, front ? r->start : r->end - BLOCK, BLOCK, &r->cached);
 	*(front ? &r->start : &r->end) += front ? BLOCK : -(uint64_t)BLOCK;
 }
 
@@ -93,11 +96,11 @@ static void *worker_run(void *arg)
 	for (i = 0; i < ops; i++) {
 		struct range *r = &me->ranges[i % me->depth];
 
-		if (me->b->params->pattern == BENCH_IO_PARTIAL) {
+		if (me->b->params->pattern != BENCH_IO_RANDOM) {
 			clear_piece(me, r);
 			continue;
 		}
-		timed_clear(me, r->start, BLOCK);
+		timed_clear(me, r->start, BLOCK, NULL);
 		write_range(me, r);
 	}
 	return NULL;
@@ -184,7 +187,7 @@ uint64_t bench_io_pair_ns_x1000(unsigned records, bool cached, bool tree_hists)
 	b.params = &params;
 	cpc_io_tree_init(&b.tree, &config);
 	for (i = 0; i < records; i++) {
-		struct range r;
+		struct range r = {.cached = NULL};
 
 		write_range(&me, &r);
 	}

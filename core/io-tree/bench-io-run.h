@@ -17,6 +17,8 @@ enum bench_io_pattern {
 	BENCH_IO_RANDOM,
 	/* As above, with 64 KiB; each is cleared in 4 KiB pieces from either end (timed). */
 	BENCH_IO_PARTIAL,
+	/* As above, with the cached record of the lock as a hint: no search. */
+	BENCH_IO_PARTIAL_CACHED,
 };
 
 struct bench_io_params {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include "io-tree/bench-io-run.h"
 
-static const char *const pattern_names[] = {"random", "partial"};
+static const char *const pattern_names[] = {"random", "partial", "partial-cached"};
 static const unsigned thread_counts[] = {1, 2, 12};
 static bool json;
 static const char *separator = "";
@@ -25,7 +25,7 @@ static void print_run(const struct bench_io_params *p, const char *trim,
 		   "\"p90\": %llu, \"p99\": %llu, \"max\": %llu}, \"timer_ns\": %.1f, "
 		   "\"trim_count\": %llu, \"inserts\": %llu, \"erases\": %llu, "
 		   "\"wakeups\": %llu, \"wakeups_skipped\": %llu}"
-		 : "%s%-8s trims=%-5s threads=%-2u depth=%u clear: n %llu mean %llu p50 %llu "
+		 : "%s%-14s trims=%-5s threads=%-2u depth=%u clear: n %llu mean %llu p50 %llu "
 		   "p90 %llu p99 %llu max %llu (timer %.1f) trims %llu inserts %llu "
 		   "erases %llu wakeups %llu skipped %llu\n";
 
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 {
 	uint64_t ops = 1000000;
 	unsigned depth = 768, t;
-	double speedup[CPC_ARRAY_SIZE(thread_counts)];
+	double speedup[CPC_ARRAY_SIZE(thread_counts)][2];
 	int i;
 
 	for (i = 1; i < argc; i++) {
@@ -107,13 +107,15 @@ int main(int argc, char **argv)
 	printf(json ? "{\"runs\": [" : "");
 	for (t = 0; t < CPC_ARRAY_SIZE(thread_counts); t++) {
 		compare(BENCH_IO_RANDOM, thread_counts[t], depth, ops);
-		speedup[t] = compare(BENCH_IO_PARTIAL, thread_counts[t], depth, ops);
+		speedup[t][0] = compare(BENCH_IO_PARTIAL, thread_counts[t], depth, ops);
+		speedup[t][1] = compare(BENCH_IO_PARTIAL_CACHED, thread_counts[t], depth, ops);
 	}
 	printf(json ? "\n],\n\"partial_speedup\": [" : "");
 	for (t = 0; t < CPC_ARRAY_SIZE(thread_counts); t++)
-		printf(json ? "%s{\"threads\": %u, \"times\": %.2f}"
-			    : "%spartial clears, %u threads: %.2f times faster with trims\n",
-		       json && t ? ", " : "", thread_counts[t], speedup[t]);
+		printf(json ? "%s{\"threads\": %u, \"times\": %.2f, \"times_cached\": %.2f}"
+			    : "%spartial clears, %u threads: %.2f times faster with trims, %.2f "
+			      "with cached records\n",
+		       json && t ? ", " : "", thread_counts[t], speedup[t][0], speedup[t][1]);
 	printf(json ? "],\n" : "");
 	print_pairs();
 	return 0;

@@ -263,15 +263,12 @@ static struct cpc_io_chunk *alloc_chunk(uint64_t nr)
 	return chunk;
 }
 
-int cpc_io_record_reserve(struct cpc_io_op *op, uint64_t need, bool *dropped)
+int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped)
 {
 	struct cpc_io_tree *tree = op->tree;
 	struct cpc_io_chunk *chunk;
 	uint64_t nr;
 
-	*dropped = false;
-	if (cpc_likely(tree->stats.spares >= need))
-		return 0;
 	take_returned(tree);
 	if (tree->stats.spares >= need)
 		return 0;
@@ -362,20 +359,10 @@ int cpc_io_record_split(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t
 	return 0;
 }
 
-static bool joins_left(const struct cpc_io_state *rec)
-{
-	const struct cpc_io_state *prev = rec->prev;
-
-	return prev && prev->end == rec->start && prev->bits == rec->bits &&
-	       !(rec->bits & CPC_IO_LOCKED);
-}
-
-int cpc_io_record_merge_left(struct cpc_io_op *op, struct cpc_io_state *rec)
+int cpc_io_record_join(struct cpc_io_op *op, struct cpc_io_state *rec)
 {
 	struct cpc_io_state *prev = rec->prev;
 
-	if (!joins_left(rec))
-		return 0;
 	if (cpc_unlikely(!(prev->flags & CPC_IO_REC_IN_TREE)))
 		return cpc_io_fatal(op, prev, "merge with a record outside the tree");
 	if (cpc_unlikely(rec->flags & CPC_IO_REC_WAITERS))
@@ -383,11 +370,6 @@ int cpc_io_record_merge_left(struct cpc_io_op *op, struct cpc_io_state *rec)
 	prev->end = rec->end;
 	op->tree->stats.merges++;
 	return cpc_io_record_erase(op, rec);
-}
-
-void cpc_io_record_get(struct cpc_io_state *rec)
-{
-	rec->refs++;
 }
 
 int cpc_io_record_put(struct cpc_io_op *op, struct cpc_io_state *rec)

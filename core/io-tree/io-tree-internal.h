@@ -79,15 +79,32 @@ int cpc_io_finish(struct cpc_io_op *op, int err);
 /* Sleeps for w->record or w->behind; tree->lock is dropped meanwhile. Returns 0 or -EIO. */
 int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w);
 
-/* The impatient sleeper that `w` (NULL: somebody new) must let go first, or NULL. */
-struct cpc_io_waiter *cpc_io_goes_first(struct cpc_io_op *op, const struct cpc_io_waiter *w);
+struct cpc_io_waiter *cpc_io_find_elder(const struct cpc_io_op *op, const struct cpc_io_waiter *w);
 
-/* Ends a sleeper's impatience, if any, and lets those behind it try again. */
+/* The impatient sleeper that `w` must let go first, or NULL. */
+static inline struct cpc_io_waiter *cpc_io_goes_first(const struct cpc_io_op *op,
+						      const struct cpc_io_waiter *w)
+{
+	return cpc_likely(cpc_list_empty(&op->tree->impatient)) ? NULL : cpc_io_find_elder(op, w);
+}
+
+/* Ends the impatience of a sleeper and lets those behind it try again. */
 void cpc_io_calm(struct cpc_io_op *op, struct cpc_io_waiter *w);
 
+unsigned cpc_io_choose_sleepers(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start,
+				uint64_t end, uint32_t cleared);
+
 /* Chooses whom to wake because [start, end) of `rec` loses the bits `cleared`. */
-void cpc_io_wake(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start, uint64_t end,
-		 uint32_t cleared);
+static inline void cpc_io_wake(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start,
+			       uint64_t end, uint32_t cleared)
+{
+	unsigned nr = 0;
+
+	if (cpc_unlikely(rec->flags & CPC_IO_REC_WAITERS))
+		nr = cpc_io_choose_sleepers(op, rec, start, end, cleared);
+	op->tree->stats.wakeups += nr;
+	op->tree->stats.wakeups_skipped += !nr;
+}
 
 /* Hands the sleepers on `from` that overlap [start, end) over to `to`. */
 void cpc_io_move_sleepers(struct cpc_io_tree *tree, struct cpc_io_state *from,
@@ -99,8 +116,16 @@ void cpc_io_wake_all(struct cpc_io_op *op);
 /* io-record.c. The first record that ends after `pos`, or NULL. */
 struct cpc_io_state *cpc_io_record_seek(const struct cpc_io_tree *tree, uint64_t pos);
 
+int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped);
+
 /* Gets `need` spares together; may drop tree->lock meanwhile, then *dropped = true. */
-int cpc_io_record_reserve(struct cpc_io_op *op, uint64_t need, bool *dropped);
+static inline int cpc_io_record_reserve(struct cpc_io_op *op, uint64_t need, bool *dropped)
+{
+	*dropped = false;
+	if (cpc_likely(op->tree->stats.spares >= need))
+		return 0;
+	return cpc_io_record_refill(op, need, dropped);
+}
 
 /* Puts a spare in as [start, end) with `bits` before `next` (NULL: at the end). */
 int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64_t start,
@@ -112,10 +137,19 @@ int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec);
 int cpc_io_record_split(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t pos,
 			struct cpc_io_state **tailp);
 
-/* Joins `rec` to its left neighbour if they touch, are equal and not LOCKED. */
-int cpc_io_record_merge_left(struct cpc_io_op *op, struct cpc_io_state *rec);
+int cpc_io_record_join(struct cpc_io_op *op, struct cpc_io_state *rec);
 
-void cpc_io_record_get(struct cpc_io_state *rec);
+/* Joins `rec` to its left neighbour if they touch, are equal and not LOCKED. */
+static inline int cpc_io_record_merge_left(struct cpc_io_op *op, struct cpc_io_state *rec)
+{
+	const struct cpc_io_state *prev = rec->prev;
+
+	if (!prev || prev->end != rec->start || prev->bits != rec->bits ||
+	    (rec->bits & CPC_IO_LOCKED))
+		return 0;
+	return cpc_io_record_join(op, rec);
+}
+
 /* Drops a cached reference; a record without any goes to op->released. */
 int cpc_io_record_put(struct cpc_io_op *op, struct cpc_io_state *rec);
 /* Makes op->released a spare again; without tree->lock. */

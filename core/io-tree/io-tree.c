@@ -116,7 +116,7 @@ static struct cpc_io_state *first_with(const struct cpc_io_op *op, struct cpc_io
 /* Locks the range, or says in `w` what is in the way and returns -EAGAIN. */
 static int lock_attempt(struct cpc_io_op *op, struct cpc_io_waiter *w, struct cpc_io_state **cached)
 {
-	struct cpc_io_state *rec;
+	struct cpc_io_state *rec = NULL;
 	bool dropped = true;
 	int err = 0;
 
@@ -133,7 +133,7 @@ static int lock_attempt(struct cpc_io_op *op, struct cpc_io_waiter *w, struct cp
 	if (cpc_unlikely(err) || !cached)
 		return err;
 	err = put_cached(op, cached);
-	cpc_io_record_get(op->first);
+	op->first->refs++;
 	*cached = op->first;
 	return err;
 }
@@ -160,7 +160,8 @@ static int lock_common(struct cpc_io_tree *tree, const char *name, uint64_t star
 		if (!err)
 			err = lock_attempt(&op, &w, cached);
 	}
-	cpc_io_calm(&op, &w);
+	if (cpc_unlikely(w.impatient))
+		cpc_io_calm(&op, &w);
 	return cpc_io_finish(&op, err);
 }
 

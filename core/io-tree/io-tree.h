@@ -19,18 +19,18 @@
  *   stopped    after a fatal inconsistency or cpc_io_tree_stop(): every call returns -EIO and
  *              touches nothing, every sleeper wakes with -EIO.
  *
- * Invariants (asserted by)
- *   1. Records are not empty, sorted and disjoint.           (cpc_io_tree_check, io_step)
- *   2. No record has bits 0.                                 (cpc_io_tree_check)
+ * Invariants (asserted by; cpc_io_tree_check() asserts 1 to 4 and 6 for the whole tree)
+ *   1. Records are not empty, sorted and disjoint.           (step, cpc_io_record_insert)
+ *   2. No record has bits 0.                                 (step)
  *   3. Neighbours that touch differ in bits or are LOCKED.   (cpc_io_tree_check)
- *   4. A record in the balanced tree is in the list at the same place, marked as in the tree,
- *      and no other record is.                 (cpc_io_tree_check, cpc_io_record_* on use)
- *   5. A range that is unlocked is LOCKED to its last byte and ends where records end.
- *                                                            (io_verify_locked)
+ *   4. A record in the balanced tree is in the list at the same place and marked as in the
+ *      tree, and no other record is.  (step, cpc_io_record_insert, _erase, _split, _join)
+ *   5. What is unlocked is LOCKED to its last byte and ends where records end. (verify_locked)
  *   6. Who sleeps on a record overlaps it and waits for a bit that it has; the record says
- *      that it has waiters.                                  (cpc_io_tree_check)
- *   7. A byte's LOCKED bit goes from 0 to 1 in lock and trylock only. (io_bits_valid)
- *   8. A changeset that could not take a change stops the tree.       (io_report)
+ *      that it has sleepers.                                 (cpc_io_record_erase)
+ *   7. A byte's LOCKED bit goes from 0 to 1 in lock and trylock only.   (settable)
+ *   8. A changeset that could not take a change stops the tree.         (report)
+ *   9. A reference is dropped once.                          (cpc_io_record_put)
  *
  * Locks. tree->lock, CPC_RANK_IO_TREE, protects all of the tree, its records and its sleepers.
  * No allocation and no system call is made while it is held; changeset callbacks run under it.
@@ -171,7 +171,8 @@ int cpc_io_tree_trylock(struct cpc_io_tree *tree, uint64_t start, uint64_t len,
 
 /*
  * Unlocks exactly a range that was locked in one call; other bits stay. Never fails. (Part of
- * a locked range: clear LOCKED, which may need a spare.)
+ * a locked range: clear LOCKED, which may need a spare.) A range that is not locked is fatal, one
+ * that is no range is an assertion.
  */
 void cpc_io_tree_unlock(struct cpc_io_tree *tree, uint64_t start, uint64_t len,
 			struct cpc_io_state **cached);

@@ -138,7 +138,7 @@ int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w)
 	return tree->stopped ? -EIO : 0;
 }
 
-struct cpc_io_waiter *cpc_io_goes_first(struct cpc_io_op *op, const struct cpc_io_waiter *w)
+struct cpc_io_waiter *cpc_io_find_elder(const struct cpc_io_op *op, const struct cpc_io_waiter *w)
 {
 	struct cpc_list *pos;
 
@@ -157,8 +157,7 @@ void cpc_io_calm(struct cpc_io_op *op, struct cpc_io_waiter *w)
 {
 	struct cpc_list *pos, *tmp;
 
-	if (cpc_likely(!w->impatient))
-		return;
+	w->impatient = false;
 	cpc_list_del(&w->impatience);
 	cpc_list_for_each_safe (pos, tmp, &op->tree->sleepers) {
 		if (waiter_of(pos)->behind == w)
@@ -166,8 +165,7 @@ void cpc_io_calm(struct cpc_io_op *op, struct cpc_io_waiter *w)
 	}
 }
 
-/* The common end of cpc_io_wake(): somebody sleeps on the record. */
-static unsigned choose_sleepers(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start,
+unsigned cpc_io_choose_sleepers(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start,
 				uint64_t end, uint32_t cleared)
 {
 	struct cpc_list *pos, *tmp;
@@ -187,17 +185,6 @@ static unsigned choose_sleepers(struct cpc_io_op *op, struct cpc_io_state *rec, 
 		}
 	}
 	return nr;
-}
-
-void cpc_io_wake(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t start, uint64_t end,
-		 uint32_t cleared)
-{
-	unsigned nr = 0;
-
-	if (cpc_unlikely(rec->flags & CPC_IO_REC_WAITERS))
-		nr = choose_sleepers(op, rec, start, end, cleared);
-	op->tree->stats.wakeups += nr;
-	op->tree->stats.wakeups_skipped += !nr;
 }
 
 void cpc_io_move_sleepers(struct cpc_io_tree *tree, struct cpc_io_state *from,

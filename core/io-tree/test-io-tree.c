@@ -17,8 +17,15 @@
 static uint64_t allocs_left = UINT64_MAX;
 static int nr_allocs;
 
+static void (*during_alloc)(void); /* once */
+
 static void *counting_alloc(size_t align, size_t size)
 {
+	void (*interfere)(void) = during_alloc;
+
+	during_alloc = NULL;
+	if (interfere)
+		interfere();
 	if (!allocs_left)
 		return NULL;
 	allocs_left--;
@@ -310,6 +317,56 @@ static void a_lock_that_gets_no_memory_changes_nothing(void **state)
 	assert_null(cached);
 }
 
+/* An allocation is made without the lock: others do this meanwhile. */
+static struct cpc_io_tree *raced;
+
+static void lock_meanwhile(void)
+{
+	assert_int_equal(cpc_io_tree_trylock(raced, 5, 10, NULL), 0);
+}
+
+static void erase_meanwhile(void)
+{
+	assert_int_equal(cpc_io_tree_clear(raced, 0, 100, CPC_IO_ALL, NULL, NULL), 0);
+}
+
+static void stop_meanwhile(void)
+{
+	cpc_io_tree_stop(raced);
+}
+
+static void use_up_spares(struct cpc_io_tree *tree)
+{
+	uint64_t i = 1000 + 10 * stats_of(tree).records;
+
+	for (; stats_of(tree).spares; i += 10)
+		assert_int_equal(cpc_io_tree_set(tree, i, 5, DIRTY, NULL, NULL), 0);
+}
+
+static void a_call_looks_again_after_an_allocation(void **state)
+{
+	struct cpc_io_tree *tree = raced = *state;
+	struct cpc_io_state *cached = NULL;
+	char why[128];
+
+	assert_int_equal(cpc_io_tree_set(tree, 50, 10, DIRTY, NULL, NULL), 0);
+	use_up_spares(tree);
+	during_alloc = lock_meanwhile;
+	assert_int_equal(cpc_io_tree_trylock(tree, 0, 10, &cached), -EAGAIN);
+	assert_null(cached);
+	cpc_io_tree_unlock(tree, 5, 10, NULL);
+
+	use_up_spares(tree);
+	during_alloc = erase_meanwhile;
+	assert_int_equal(cpc_io_tree_set(tree, 52, 2, CPC_IO_WRITEBACK, NULL, NULL), 0);
+	assert_int_equal(cpc_io_tree_check(tree, why, sizeof(why)), 0);
+	assert_non_null(strstr(records_of(tree), "[52,54)4 [10"));
+
+	use_up_spares(tree);
+	during_alloc = stop_meanwhile;
+	assert_int_equal(cpc_io_tree_lock(tree, 0, 10, NULL), -EIO);
+}
+
 struct sleeper {
 	pthread_t thread;
 	struct cpc_io_tree *tree;
@@ -563,29 +620,30 @@ static void memory_goes_back_at_destroy(void **state)
 	assert_int_equal(nr_allocs, 0); /* the second time takes no memory */
 }
 
-#define test(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    test(clearing_over_the_end_of_a_record_trims_it_in_place),
-	    test(clearing_over_the_start_of_a_record_trims_it_in_place),
-	    test(clearing_the_middle_splits_with_one_spare),
-	    test(equal_neighbours_merge_but_locked_ones_do_not),
-	    test(ranges_reach_from_0_to_the_last_byte),
-	    test(bad_ranges_and_bits_are_refused),
-	    test(convert_reports_what_changed_but_not_locked),
-	    test(a_cached_record_saves_the_search_and_may_go_stale),
-	    test(every_failed_allocation_leaves_the_tree_as_it_was),
-	    test(a_lock_that_gets_no_memory_changes_nothing),
-	    test(wakeups_go_to_sleepers_and_are_skipped_without),
-	    test(who_wakes_follows_from_the_bits_cleared),
-	    test(sleepers_follow_their_bytes_through_split_trim_and_merge),
-	    test(a_large_range_is_not_overtaken_for_ever),
-	    test(the_impatient_go_before_newcomers),
-	    test(stop_wakes_all_and_later_calls_touch_nothing),
-	    test(histograms_count_clears_and_sets_when_asked),
-	    test(memory_goes_back_at_destroy),
+	    TEST(clearing_over_the_end_of_a_record_trims_it_in_place),
+	    TEST(clearing_over_the_start_of_a_record_trims_it_in_place),
+	    TEST(clearing_the_middle_splits_with_one_spare),
+	    TEST(equal_neighbours_merge_but_locked_ones_do_not),
+	    TEST(ranges_reach_from_0_to_the_last_byte),
+	    TEST(bad_ranges_and_bits_are_refused),
+	    TEST(convert_reports_what_changed_but_not_locked),
+	    TEST(a_cached_record_saves_the_search_and_may_go_stale),
+	    TEST(every_failed_allocation_leaves_the_tree_as_it_was),
+	    TEST(a_lock_that_gets_no_memory_changes_nothing),
+	    TEST(a_call_looks_again_after_an_allocation),
+	    TEST(wakeups_go_to_sleepers_and_are_skipped_without),
+	    TEST(who_wakes_follows_from_the_bits_cleared),
+	    TEST(sleepers_follow_their_bytes_through_split_trim_and_merge),
+	    TEST(a_large_range_is_not_overtaken_for_ever),
+	    TEST(the_impatient_go_before_newcomers),
+	    TEST(stop_wakes_all_and_later_calls_touch_nothing),
+	    TEST(histograms_count_clears_and_sets_when_asked),
+	    TEST(memory_goes_back_at_destroy),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
