@@ -158,7 +158,7 @@ void bench_io_run(const struct bench_io_params *params, struct bench_io_result *
 	result->wall_ns = cpc_now_ns();
 	run_workers(b);
 	result->wall_ns = cpc_now_ns() - result->wall_ns;
-	cpc_hist_summary(&b->hist, &result->clear);
+	cpc_hist_summary(params->tree_hists ? &b->tree_clear : &b->hist, &result->clear);
 	cpc_io_tree_get_stats(&b->tree, &result->stats);
 	cpc_io_tree_destroy(&b->tree);
 	free(b);

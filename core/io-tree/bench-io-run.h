@@ -24,9 +24,9 @@ enum bench_io_pattern {
 struct bench_io_params {
 	enum bench_io_pattern pattern;
 	unsigned threads;
-	unsigned depth; /* outstanding ranges, all threads together */
-	uint64_t ops;	/* clears, all threads together */
-	bool tree_hists;
+	unsigned depth;	 /* outstanding ranges, all threads together */
+	uint64_t ops;	 /* clears, all threads together */
+	bool tree_hists; /* the result is the tree's own histogram: clears, converts */
 };
 
 struct bench_io_result {

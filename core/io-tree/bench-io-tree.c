@@ -29,10 +29,11 @@ static void print_run(const struct bench_io_params *p, const char *trim,
 		   "p90 %llu p99 %llu max %llu (timer %.1f) trims %llu inserts %llu "
 		   "erases %llu wakeups %llu skipped %llu\n";
 
-	printf(format, separator, pattern_names[p->pattern], trim, p->threads, p->depth,
-	       ull(c->count), ull(c->mean), ull(c->p50), ull(c->p90), ull(c->p99), ull(c->max),
-	       (double)r->timer_ns_x1000 / 1000, ull(r->stats.trims), ull(r->stats.inserts),
-	       ull(r->stats.erases), ull(r->stats.wakeups), ull(r->stats.wakeups_skipped));
+	printf(format, separator, p->tree_hists ? "tree-histogram" : pattern_names[p->pattern],
+	       trim, p->threads, p->depth, ull(c->count), ull(c->mean), ull(c->p50), ull(c->p90),
+	       ull(c->p99), ull(c->max), (double)r->timer_ns_x1000 / 1000, ull(r->stats.trims),
+	       ull(r->stats.inserts), ull(r->stats.erases), ull(r->stats.wakeups),
+	       ull(r->stats.wakeups_skipped));
 	if (json)
 		separator = ",";
 }
@@ -54,6 +55,20 @@ static double compare(enum bench_io_pattern pattern, unsigned threads, unsigned 
 	bench_io_run_untrimmed(&p, &without);
 	print_run(&p, "false", &without);
 	return net_mean(&without) / net_mean(&with);
+}
+
+/* The random pattern as a server with detailed statistics sees it. */
+static void run_with_tree_hists(unsigned threads, unsigned depth, uint64_t ops)
+{
+	struct bench_io_params p = {.pattern = BENCH_IO_RANDOM,
+				    .threads = threads,
+				    .depth = depth,
+				    .ops = ops,
+				    .tree_hists = true};
+	struct bench_io_result result;
+
+	bench_io_run(&p, &result);
+	print_run(&p, "true", &result);
 }
 
 static void print_pairs(void)
@@ -107,6 +122,7 @@ int main(int argc, char **argv)
 	printf(json ? "{\"runs\": [" : "");
 	for (t = 0; t < CPC_ARRAY_SIZE(thread_counts); t++) {
 		compare(BENCH_IO_RANDOM, thread_counts[t], depth, ops);
+		run_with_tree_hists(thread_counts[t], depth, ops);
 		speedup[t][0] = compare(BENCH_IO_PARTIAL, thread_counts[t], depth, ops);
 		speedup[t][1] = compare(BENCH_IO_PARTIAL_CACHED, thread_counts[t], depth, ops);
 	}
