@@ -100,8 +100,11 @@ install_packages()
 	return 1
 }
 
-# build_preset PRESET: configure and build build/PRESET.
+# build_preset PRESET [TARGET...]: configure build/PRESET and build it, or only these targets.
 build_preset()
 {
-	cmake --preset "$1" && cmake --build --preset "$1"
+	local preset=$1 targets=()
+	shift
+	[ $# -eq 0 ] || targets=(--target "$@")
+	cmake --preset "$preset" && cmake --build "build/$preset" "${targets[@]}"
 }

@@ -74,7 +74,7 @@ class Peer:
         run(self.config.tool, "format", device.path)
         run(self.config.tool, "create", device.path, EXPORT, str(self.config.disk))
         cache = [] if self.cache is None else [f"cache={self.cache}"]
-        return [self.config.plugin, f"pool={device.path}", *cache]
+        return [self.config.plugin, f"pool={device.path}", *cache, *self.config.key]
 
 
 def select(names, caches, config):

@@ -143,10 +143,11 @@ def write_plot(directory, jobs, peer_names, measurements):
     """compare.svg: for each job a cluster of bars, each peer's rate relative to raw's (or to the
     first peer's where raw was not measured). null, far above all that store something, would only
     flatten the rest. Returns the path, or None without gnuplot or anything to draw."""
-    peer_names = [name for name in peer_names if name not in NOT_A_PEER]
+    table = medians(measurements)
+    peer_names = [name for name in peer_names if name not in NOT_A_PEER
+                  and any(name in peers for peers in table.values())]
     if not peer_names or not shutil.which("gnuplot"):
         return None
-    table = medians(measurements)
     base = "raw" if "raw" in peer_names else peer_names[0]
     jobs = [job for job in jobs if base in table.get(job.name, {})]
     if not jobs:
