@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * check: looks at a pool without opening it, the way a stranger would: superblocks, every node,
- * every mapping, space; with `data` every data block. And prints structures (dump).
+ * every mapping, space; with `data` every data block. And prints structures (dump). Writes nothing.
  *
- * Called by server/cli and tests; calls core/btree, extent-buffer, format, backing. Writes nothing.
+ * Called by server/cli and tests; calls transaction/store.h (superblock search), core/btree (node
+ * checks), space (fresh bitmaps), format, backing.
  *
- * Ownership: the caller holds the backing, opened exclusively or read-only.
+ * Terms: a *finding* is one thing that is not as it must be. A block is *reachable* when the
+ * superblock, or anything it leads to, names it; *leaked* when a bitmap has it in use and nothing
+ * names it.
+ *
+ * Invariants
+ *  1. Every copy is judged by itself: a good first copy does not hide a bad second one.
+ *  2. Every block is named once. What is named twice is a finding and is not walked again, so a
+ *     check reads each node at most once and ends, whatever the image holds.
+ *  3. Memory: two bits a block in groups that are in use, one node a level, a batch of data.
+ *
+ * Locks: none; one thread. Ownership: the caller holds the backing, opened exclusively or
+ * read-only. Errors: below; what was counted before an error stands in the result.
  */
 #ifndef CPC_CHECK_CHECK_H
 #define CPC_CHECK_CHECK_H
@@ -19,37 +31,45 @@ struct cpc_check_options {
 	bool data; /* read and verify every data block */
 	/* Called now and then with work done and the total (blocks); may be NULL. */
 	void (*progress)(void *ctx, uint64_t done, uint64_t total);
-	/* One line per finding; may be NULL. */
+	/* One line per finding, CPC_CHECK_MAX_LINES at most; may be NULL. */
 	void (*report)(void *ctx, const char *line);
 	void *ctx;
 };
 
+#define CPC_CHECK_MAX_LINES 10000u
+
 struct cpc_check_result {
-	uint64_t errors;	  /* findings of any kind */
-	uint64_t supers_bad;	  /* slots that hold a damaged superblock */
-	uint64_t nodes, nodes_bad; /* nodes read; copies that do not verify */
-	uint64_t data_blocks, data_bad;
+	uint64_t errors; /* findings of any kind */
+	/* Of them: slots that hold a damaged or foreign superblock, or not the newest one where it
+	 * must be. A power cut leaves such a slot behind too, until the next commits write it. */
+	uint64_t supers_bad;
+	uint64_t nodes, nodes_bad;	/* nodes named; copies that do not verify */
+	uint64_t data_blocks, data_bad; /* blocks mapped by volumes; that do not verify */
 	uint64_t volumes;
-	uint64_t leaked_blocks;	   /* in use but reachable from nothing */
+	uint64_t leaked_blocks; /* in use but reachable from nothing */
 	uint64_t transid;
 };
 
-/* Return: 0 looked at everything (result.errors may be > 0); -EINVAL not a pool; -ENOTSUP; -EIO,
- * -ENOMEM. */
+/* Return: 0 looked at everything (result.errors may be > 0); -EINVAL not a pool; -EUCLEAN all
+ * superblocks damaged; -ENOTSUP; -EIO, -ENOMEM. */
 int cpc_check(struct cpc_backing *backing, const struct cpc_check_options *opts,
 	      struct cpc_check_result *result);
 
 /*
- * The blocks that the newest superblock, or the one in (ring, slot), needs: bit set = must not be
- * overwritten or discarded. For the legality oracle. `bitmap` has one bit per block of the pool.
+ * The blocks that `super` needs: sets their bits in `bitmap`, one bit a block of the pool, bit i of
+ * byte i / 8. Nodes of all trees and both copies, data, current bitmap homes; not superblock slots.
+ * Return: 0; -EUCLEAN something that it needs is damaged or named twice (the rest is set);
+ * -ENOMEM.
  */
-int cpc_check_reachable(struct cpc_backing *backing, const struct cpc_super *super,
-			uint8_t *bitmap, uint64_t nr_blocks);
+int cpc_check_reachable(struct cpc_backing *backing, const struct cpc_super *super, uint8_t *bitmap,
+			uint64_t nr_blocks);
 
-/* Reads all slots and gives the newest valid superblock. */
-int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const char **why);
-
-/* Prints "super", "tree ID", "log" or "block BYTENR" as text lines through out. */
+/*
+ * Prints a structure as text lines through out: "super"; "log" (the log's fields of the superblock
+ * and the records that stand in the ring); "tree" with arg "root", "free-log", a volume's name or a
+ * tree id in decimal; "block" with a byte address.
+ * Return: 0; -ENOENT no such tree; -EINVAL bad arguments or not a pool; else as cpc_check.
+ */
 int cpc_dump(struct cpc_backing *backing, const char *what, const char *arg,
 	     void (*out)(void *ctx, const char *line), void *ctx);
 

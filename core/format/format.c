@@ -213,8 +213,8 @@ int cpc_geometry_init(struct cpc_geometry *geo, uint64_t total_bytes, uint64_t l
 	if (total_bytes < CPC_POOL_SIZE_MIN || total_bytes > CPC_POOL_SIZE_MAX ||
 	    total_bytes % CPC_BLOCK_SIZE)
 		return -EINVAL;
-	if (log_size < CPC_LOG_SIZE_MIN || log_size > CPC_LOG_SIZE_MAX || log_size % CPC_BLOCK_SIZE ||
-	    log_size > total_bytes / 8)
+	if (log_size < CPC_LOG_SIZE_MIN || log_size > CPC_LOG_SIZE_MAX ||
+	    log_size % CPC_BLOCK_SIZE || log_size > total_bytes / 8)
 		return -EINVAL;
 	if (nodesize < CPC_NODESIZE_MIN || nodesize > CPC_NODESIZE_MAX || nodesize & (nodesize - 1))
 		return -EINVAL;

@@ -82,22 +82,22 @@ static inline void cpc_put_le64(cpc_le64 *p, uint64_t v)
 
 /* --- limits ------------------------------------------------------------------------------- */
 
-#define CPC_FORMAT_VERSION	1u
-#define CPC_UUID_SIZE		16u
-#define CPC_NAME_MAX		255u
-#define CPC_LABEL_MAX		63u
-#define CPC_MAX_LEVEL		12u /* height of a tree is at most this + 1 */
-#define CPC_NODESIZE_MIN	4096u
-#define CPC_NODESIZE_MAX	65536u
-#define CPC_EXTENT_MAX_BLOCKS	256u /* one mapping covers at most 1 MiB */
-#define CPC_GROUP_BLOCKS	32768u /* one bitmap block describes 128 MiB */
-#define CPC_SUPER_SLOTS		8u /* per ring */
-#define CPC_LOG_SIZE_MIN	(128u << 10)
-#define CPC_LOG_SIZE_MAX	(1u << 30)
-#define CPC_POOL_SIZE_MIN	(4u << 20)
-#define CPC_POOL_SIZE_MAX	(1ull << 56)
-#define CPC_VOLUME_SIZE_MAX	((1ull << 63) - CPC_BLOCK_SIZE)
-#define CPC_MAX_VOLUMES		100000u
+#define CPC_FORMAT_VERSION    1u
+#define CPC_UUID_SIZE	      16u
+#define CPC_NAME_MAX	      255u
+#define CPC_LABEL_MAX	      63u
+#define CPC_MAX_LEVEL	      12u /* height of a tree is at most this + 1 */
+#define CPC_NODESIZE_MIN      4096u
+#define CPC_NODESIZE_MAX      65536u
+#define CPC_EXTENT_MAX_BLOCKS 256u   /* one mapping covers at most 1 MiB */
+#define CPC_GROUP_BLOCKS      32768u /* one bitmap block describes 128 MiB */
+#define CPC_SUPER_SLOTS	      8u     /* per ring */
+#define CPC_LOG_SIZE_MIN      (128u << 10)
+#define CPC_LOG_SIZE_MAX      (1u << 30)
+#define CPC_POOL_SIZE_MIN     (4u << 20)
+#define CPC_POOL_SIZE_MAX     (1ull << 56)
+#define CPC_VOLUME_SIZE_MAX   ((1ull << 63) - CPC_BLOCK_SIZE)
+#define CPC_MAX_VOLUMES	      100000u
 
 /* --- pointer to a node -------------------------------------------------------------------- */
 
@@ -171,10 +171,10 @@ _Static_assert(sizeof(struct cpc_disk_item) == 12, "disk item");
 
 /* --- tree ids and keys ---------------------------------------------------------------------- */
 
-#define CPC_TREE_ROOT		1u /* the pool's own items, keys below */
-#define CPC_TREE_FREE_LOG	2u /* key: sequence number; value: cpc_disk_free_log */
-#define CPC_TREE_DEAD		3u /* any dead bucket; key: first pool block; cpc_disk_dead_run */
-#define CPC_TREE_VOLUME_BASE	256u /* + volume id; key: block number in the volume */
+#define CPC_TREE_ROOT	     1u	  /* the pool's own items, keys below */
+#define CPC_TREE_FREE_LOG    2u	  /* key: sequence number; value: cpc_disk_free_log */
+#define CPC_TREE_DEAD	     3u	  /* any dead bucket; key: first pool block; cpc_disk_dead_run */
+#define CPC_TREE_VOLUME_BASE 256u /* + volume id; key: block number in the volume */
 
 /* Key in the root tree: type in the top byte, the rest as said. */
 enum cpc_item_type {
@@ -196,7 +196,7 @@ static inline uint64_t cpc_root_key(enum cpc_item_type type, uint64_t id)
 /* Value in a volume's tree: blocks [key, key + n) stand at bytenr; n = (size - 16) / 4. */
 struct cpc_disk_extent {
 	cpc_le64 bytenr;
-	cpc_le64 birth; /* transid that published it */
+	cpc_le64 birth;	 /* transid that published it */
 	cpc_le32 csum[]; /* one a block */
 } __attribute__((packed));
 _Static_assert(sizeof(struct cpc_disk_extent) == 16, "disk extent");
@@ -238,8 +238,8 @@ _Static_assert(sizeof(struct cpc_disk_group) == 24, "disk group");
 /* A subtree that nothing names any more and that later commits free in slices. */
 struct cpc_disk_drop {
 	struct cpc_disk_ptr ptr;
-	cpc_le64 owner; /* tree id in its nodes */
-	cpc_le64 limit; /* what was born at or before it is not freed but goes to `dead_to` */
+	cpc_le64 owner;	  /* tree id in its nodes */
+	cpc_le64 limit;	  /* what was born at or before it is not freed but goes to `dead_to` */
 	cpc_le64 dead_to; /* volume id, 0: none */
 } __attribute__((packed));
 _Static_assert(sizeof(struct cpc_disk_drop) == 72, "disk drop");
@@ -289,12 +289,12 @@ struct cpc_disk_log_record {
 	cpc_le32 csum; /* over `length` bytes */
 	cpc_le32 magic;
 	uint8_t uuid[CPC_UUID_SIZE];
-	cpc_le64 nonce;	  /* of the open that wrote it */
-	cpc_le64 seq;	  /* 1, 2, 3 ... within one open */
-	cpc_le64 transid; /* newest durable superblock when written */
-	cpc_le64 durable; /* highest seq that ends a cut known durable */
+	cpc_le64 nonce;	   /* of the open that wrote it */
+	cpc_le64 seq;	   /* 1, 2, 3 ... within one open */
+	cpc_le64 transid;  /* newest durable superblock when written */
+	cpc_le64 durable;  /* highest seq that ends a cut known durable */
 	cpc_le64 position; /* byte position in the ring, counted without wrapping */
-	cpc_le32 length;  /* bytes, this header and padding included */
+	cpc_le32 length;   /* bytes, this header and padding included */
 	cpc_le32 nr_entries;
 	cpc_le32 flags;
 	uint8_t reserved[20];
@@ -330,11 +330,11 @@ _Static_assert(sizeof(struct cpc_disk_log_entry) == 32, "disk log entry");
 
 /* Bits of a pool that an older reader must not open (incompat), may only read (compat_ro), may
  * ignore (compat). */
-#define CPC_INCOMPAT_DUP   1ull /* metadata has two copies */
-#define CPC_INCOMPAT_DELTA 2ull /* reserved: delta runs in use */
-#define CPC_INCOMPAT_KNOWN (CPC_INCOMPAT_DUP)
+#define CPC_INCOMPAT_DUP    1ull /* metadata has two copies */
+#define CPC_INCOMPAT_DELTA  2ull /* reserved: delta runs in use */
+#define CPC_INCOMPAT_KNOWN  (CPC_INCOMPAT_DUP)
 #define CPC_COMPAT_RO_KNOWN 0ull
-#define CPC_COMPAT_SPARSE  1ull /* the pool file was made sparse: discards may punch holes */
+#define CPC_COMPAT_SPARSE   1ull /* the pool file was made sparse: discards may punch holes */
 
 struct cpc_disk_super {
 	uint8_t magic[8];
@@ -346,16 +346,16 @@ struct cpc_disk_super {
 	cpc_le64 total_bytes;
 	cpc_le64 nonce; /* of the open that wrote it */
 	cpc_le32 nodesize;
-	cpc_le32 slot; /* index in its ring */
-	cpc_le64 log_size; /* bytes of one copy of the ring */
+	cpc_le32 slot;	       /* index in its ring */
+	cpc_le64 log_size;     /* bytes of one copy of the ring */
 	cpc_le64 log_position; /* up to here, counted without wrapping, the trees contain the log */
-	cpc_le64 log_seq; /* the last record that the trees contain, 0: none of this nonce */
-	cpc_le64 log_durable; /* highest seq that ends a cut known durable */
-	cpc_le64 next_volume; /* next volume id; ids are never used twice */
-	cpc_le64 next_drop;   /* next sequence number of a drop item */
+	cpc_le64 log_seq;      /* the last record that the trees contain, 0: none of this nonce */
+	cpc_le64 log_durable;  /* highest seq that ends a cut known durable */
+	cpc_le64 next_volume;  /* next volume id; ids are never used twice */
+	cpc_le64 next_drop;    /* next sequence number of a drop item */
 	cpc_le64 next_free_log; /* next key in the free-log tree */
-	cpc_le64 used_blocks; /* bits set in all bitmaps as of this transid */
-	cpc_le64 created;     /* seconds since 1970 */
+	cpc_le64 used_blocks;	/* bits set in all bitmaps as of this transid */
+	cpc_le64 created;	/* seconds since 1970 */
 	struct cpc_disk_ptr root;
 	struct cpc_disk_ptr free_log;
 	uint8_t label_len;

@@ -19,8 +19,8 @@
  *  4. A pool that met an inconsistency of its own, or whose device no longer takes writes, is
  *     "read-only by error": reads go on, everything else is -EIO, cpc_pool_health says why.
  *
- * Errors: 0 or negative errno, and, where `struct cpc_error *err` is given, one line that says what,
- * where and what to do. Threads: every function may be called from any thread after start.
+ * Errors: 0 or negative errno, and, where `struct cpc_error *err` is given, one line that says
+ * what, where and what to do. Threads: every function may be called from any thread after start.
  */
 #ifndef CPC_POOL_POOL_H
 #define CPC_POOL_POOL_H
@@ -52,8 +52,7 @@ struct cpc_format_options {
 #define CPC_NODESIZE_DEFAULT 16384u
 
 /* Makes a pool on a device or file. Durable on return. -EEXIST: something recognizable is there. */
-int cpc_pool_format(const char *path, const struct cpc_format_options *opts,
-		    struct cpc_error *err);
+int cpc_pool_format(const char *path, const struct cpc_format_options *opts, struct cpc_error *err);
 /* The same on an open backing (tests); size, sparse and force are not looked at. */
 int cpc_pool_format_backing(struct cpc_backing *backing, const struct cpc_format_options *opts,
 			    struct cpc_error *err);
@@ -61,13 +60,13 @@ int cpc_pool_format_backing(struct cpc_backing *backing, const struct cpc_format
 /* --- life ------------------------------------------------------------------------------------ */
 
 struct cpc_pool_options {
-	uint64_t cache;		     /* bytes for data, nodes and maps together */
-	uint64_t dirty;		     /* bound on dirty data, 0: half of cache */
-	uint32_t commit_interval;    /* seconds, 0: only when needed */
+	uint64_t cache;		  /* bytes for data, nodes and maps together */
+	uint64_t dirty;		  /* bound on dirty data, 0: half of cache */
+	uint32_t commit_interval; /* seconds, 0: only when needed */
 	bool read_only;
 	enum cpc_direct direct;
-	bool stats_detail;	     /* keep io_tree.clear_ns and set_ns */
-	bool no_threads;	     /* tests: no background thread, the caller's calls do all work */
+	bool stats_detail; /* keep io_tree.clear_ns and set_ns */
+	bool no_threads;   /* tests: no background thread, the caller's calls do all work */
 };
 
 #define CPC_CACHE_DEFAULT	    (256ull << 20)
@@ -127,9 +126,13 @@ int cpc_pool_delete(struct cpc_pool *pool, const char *name, struct cpc_error *e
 int cpc_pool_resize(struct cpc_pool *pool, const char *name, uint64_t size, bool shrink,
 		    struct cpc_error *err);
 
+/* Commits if something waits for it: space figures are exact only then (what is not committed
+ * counts twice, or not yet). Call it before list and info when they are meant for a person. */
+void cpc_pool_settle(struct cpc_pool *pool);
 /* Calls fn for each volume in order of name; stops when fn returns non-zero and returns that. */
-int cpc_pool_list(struct cpc_pool *pool,
-		  int (*fn)(void *ctx, const struct cpc_volume_info *info), void *ctx);
+int cpc_pool_list(struct cpc_pool *pool, int (*fn)(void *ctx, const struct cpc_volume_info *info),
+		  void *ctx);
+/* -ENOENT. */
 int cpc_pool_volume_info(struct cpc_pool *pool, const char *name, struct cpc_volume_info *info);
 void cpc_pool_info(struct cpc_pool *pool, struct cpc_pool_info *info);
 
@@ -137,7 +140,7 @@ void cpc_pool_info(struct cpc_pool *pool, struct cpc_pool_info *info);
 
 /* Cheap; may be called many times. -ENOENT, -ESHUTDOWN. */
 int cpc_pool_open_volume(struct cpc_pool *pool, const char *name, struct cpc_volume **out);
-void cpc_pool_close_volume(struct cpc_volume *volume);
+void cpc_pool_close_volume(struct cpc_pool *pool, struct cpc_volume *volume);
 
 /* --- maintenance ----------------------------------------------------------------------------- */
 
@@ -148,7 +151,7 @@ int cpc_pool_commit(struct cpc_pool *pool);
 struct cpc_stat {
 	const char *name; /* "client.reads" */
 	bool histogram;
-	uint64_t value; /* counters and gauges */
+	uint64_t value;				  /* counters and gauges */
 	uint64_t count, mean, p50, p90, p99, max; /* histograms, unit is in the name */
 };
 void cpc_pool_stats(struct cpc_pool *pool, void (*emit)(void *ctx, const struct cpc_stat *stat),

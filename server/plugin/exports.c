@@ -126,7 +126,7 @@ void *cpc_exports_open(int readonly)
 	handle = handle_new(volume, readonly);
 	if (handle)
 		return handle;
-	cpc_pool_close_volume(volume);
+	cpc_pool_close_volume(cpc_server.pool, volume);
 	return open_failed(name, -ENOMEM);
 }
 
@@ -137,7 +137,7 @@ void cpc_exports_close(void *ptr)
 	cpc_mutex_lock(&cpc_server.handles_lock);
 	cpc_list_del(&handle->node);
 	cpc_mutex_unlock(&cpc_server.handles_lock);
-	cpc_pool_close_volume(handle->volume);
+	cpc_pool_close_volume(cpc_server.pool, handle->volume);
 	cpc_free(handle);
 }
 

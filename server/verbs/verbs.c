@@ -120,8 +120,10 @@ static int list_add(void *ctx, const struct cpc_volume_info *info)
 static struct json_object *run_list(const struct cpc_verbs *verbs, struct json_object *args)
 {
 	struct json_object *array = json_object_new_array(), *reply;
-	int ret = array ? cpc_pool_list(verbs->pool, list_add, array) : -ENOMEM;
+	int ret;
 
+	cpc_pool_settle(verbs->pool);
+	ret = array ? cpc_pool_list(verbs->pool, list_add, array) : -ENOMEM;
 	if (ret) {
 		json_object_put(array);
 		return cpc_reply_error(ret, "cannot list the volumes: %s", strerror(-ret));
@@ -170,6 +172,7 @@ static struct json_object *run_info(const struct cpc_verbs *verbs, struct json_o
 	struct cpc_volume_info info;
 	int ret = 0;
 
+	cpc_pool_settle(verbs->pool);
 	if (name)
 		ret = cpc_pool_volume_info(verbs->pool, name, &info);
 	if (ret == -ENOENT)

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* pool-internal: what stats.c needs to see of pool.c. */
+#ifndef CPC_POOL_POOL_INTERNAL_H
+#define CPC_POOL_POOL_INTERNAL_H
+
+#include "pool/pool.h"
+#include "volume/engine.h"
+
+struct cpc_store *cpc_pool_store(struct cpc_pool *pool);
+struct cpc_engine *cpc_pool_engine(struct cpc_pool *pool);
+uint64_t cpc_pool_open_us(const struct cpc_pool *pool);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * reserve: who may dirty how much, and whether the pool has room for it.
+ *
+ * Space. A write reserves a block of the pool for each block it may dirty, before it is answered.
+ * Beyond that the pool keeps free:
+ *   - what two commits need for nodes (one may be running while the next collects), meta_blocks();
+ *   - what the trees would need if every mapped block stood alone, growth_blocks(), so that
+ *     overwriting a full pool never runs into the growth of its own metadata;
+ *   - the overwrite reserve, a sixteenth of the pool up to 64 MiB: a write that only replaces
+ *     mapped blocks may use it, for its old blocks come back with the next commit.
+ * When that is not there, commits may bring it back (pinned, dropped, overwritten blocks); when
+ * they have brought nothing, it is -ENOSPC. Whether blocks are mapped is looked up only then.
+ *
+ * Memory. Dirty blocks count from their reservation to their arrival on the device, against
+ * dirty_limit; extent maps against map_bytes. Writeback starts at an eighth of the limit, so a
+ * writer rarely meets it, and where it does it waits for one device write at a time.
+ */
+#include "volume/volume-internal.h"
+
+#define OVERWRITE_SHARE 16u
+#define OVERWRITE_MAX	((64ull << 20) >> CPC_BLOCK_SHIFT)
+#define COMMIT_TRIES	6
+
+/* A leaf entry of one block, item header included. */
+#define ENTRY_BYTES 32u
+
+static uint64_t node_blocks(const struct cpc_store *store)
+{
+	return (uint64_t)(store->geo.nodesize >> CPC_BLOCK_SHIFT) * store->geo.copies;
+}
+
+/* Blocks that one commit of `entries` changes may need for nodes. */
+static uint64_t meta_blocks(struct cpc_engine *e, uint64_t entries)
+{
+	const struct cpc_store *store = e->store;
+	uint64_t half_leaf = (store->geo.nodesize - sizeof(struct cpc_disk_node)) / ENTRY_BYTES / 2;
+	uint64_t level = atomic_load_explicit(&e->max_level, memory_order_relaxed);
+	uint64_t nodes = atomic_load_explicit(&e->tree_nodes, memory_order_relaxed);
+	uint64_t by_path = entries * (level + 2), by_tree = nodes + 2 * (entries / half_leaf + 1);
+	uint64_t free_entries = cpc_min_u64(2 * entries, 340 * store->geo.nr_groups);
+	uint64_t log = free_entries * sizeof(struct cpc_disk_free_entry) / store->geo.nodesize;
+
+	return (cpc_min_u64(by_path, by_tree) + log + level + 8) * node_blocks(store);
+}
+
+static uint64_t growth_blocks(struct cpc_engine *e, uint64_t entries)
+{
+	const struct cpc_store *store = e->store;
+	uint64_t mapped = atomic_load_explicit(&e->mapped_blocks, memory_order_relaxed) + entries;
+	uint64_t worst = mapped * 2 * ENTRY_BYTES * store->geo.copies / CPC_BLOCK_SIZE;
+	uint64_t have =
+	    atomic_load_explicit(&e->tree_nodes, memory_order_relaxed) * node_blocks(store);
+
+	return worst > have ? worst - have : 0;
+}
+
+static uint64_t overwrite_blocks(const struct cpc_engine *e)
+{
+	return cpc_min_u64(e->store->geo.nr_blocks / OVERWRITE_SHARE, OVERWRITE_MAX);
+}
+
+static int try_reserve(struct cpc_engine *e, uint64_t nr, bool overwrite)
+{
+	uint64_t entries = nr + atomic_load_explicit(&e->map_entries, memory_order_relaxed) +
+			   atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
+	uint64_t keep = 2 * meta_blocks(e, entries);
+
+	if (!overwrite)
+		keep += growth_blocks(e, entries) + overwrite_blocks(e);
+	return cpc_space_reserve(e->store->space, nr, keep);
+}
+
+/* Whether a commit could bring blocks back. */
+static bool commit_may_help(struct cpc_engine *e)
+{
+	struct cpc_store_info info;
+
+	cpc_store_info(e->store, &info);
+	return info.pinned_blocks || info.nr_drops || cpc_dropped_blocks(e) ||
+	       atomic_load(&e->map_entries) || atomic_load(&e->dirty_blocks);
+}
+
+/* Blocks that wait for a commit are more than a quarter of what is free: time for one. */
+void cpc_commit_when_tight(struct cpc_engine *e)
+{
+	struct cpc_space_info info;
+
+	cpc_space_info(e->store->space, &info);
+	if (atomic_load(&e->store->pinned_blocks) + cpc_dropped_blocks(e) > info.free / 4)
+		cpc_kick_commit(e);
+}
+
+int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr)
+{
+	struct cpc_engine *e = vol->engine;
+	int ret = try_reserve(e, nr, false);
+
+	for (int i = 0; ret == -ENOSPC && i < COMMIT_TRIES; i++) {
+		bool may_help = commit_may_help(e);
+		int mapped;
+
+		ret = try_reserve(e, nr, false);
+		if (ret != -ENOSPC)
+			break;
+		mapped = cpc_range_mapped(vol, block, nr);
+		if (mapped < 0)
+			return mapped;
+		if (mapped)
+			ret = try_reserve(e, nr, true);
+		if (ret != -ENOSPC || !may_help)
+			break;
+		ret = cpc_engine_commit(e, false);
+		if (ret)
+			return ret;
+		ret = -ENOSPC;
+	}
+	return ret;
+}
+
+void cpc_unreserve(struct cpc_engine *e, uint64_t nr)
+{
+	if (nr)
+		cpc_space_unreserve(e->store->space, nr);
+}
+
+/* --- memory --- */
+
+/* Counts nr unless that would pass the limit; a request alone always passes. */
+static bool try_dirty(struct cpc_engine *e, uint64_t nr)
+{
+	uint64_t now = atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
+
+	do {
+		if (now + nr > e->dirty_limit)
+			return false;
+	} while (!atomic_compare_exchange_weak(&e->dirty_blocks, &now, now + nr));
+	if (now + nr > e->dirty_start)
+		cpc_kick_writeback(e);
+	return true;
+}
+
+int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr)
+{
+	uint64_t start;
+
+	if (cpc_likely(try_dirty(e, nr)))
+		return 0;
+	start = cpc_now_ns();
+	while (!try_dirty(e, nr)) {
+		if (cpc_engine_broken(e, NULL, 0))
+			return -EIO;
+		if (e->opts.no_threads) {
+			int ret = cpc_write_out(e);
+
+			if (ret)
+				return ret;
+			continue;
+		}
+		cpc_kick_writeback(e);
+		cpc_mutex_lock(&e->throttle_lock);
+		if (atomic_load(&e->dirty_blocks) + nr > e->dirty_limit)
+			cpc_cond_wait_ns(&e->throttle_cond, &e->throttle_lock, 20000000);
+		cpc_mutex_unlock(&e->throttle_lock);
+	}
+	atomic_fetch_add_explicit(&e->write_wait_us, (cpc_now_ns() - start) / 1000,
+				  memory_order_relaxed);
+	return 0;
+}
+
+void cpc_dirty_release(struct cpc_engine *e, uint64_t nr)
+{
+	if (!nr)
+		return;
+	cpc_assert(atomic_fetch_sub(&e->dirty_blocks, nr) >= nr);
+	cpc_mutex_lock(&e->throttle_lock);
+	cpc_cond_broadcast(&e->throttle_cond);
+	cpc_mutex_unlock(&e->throttle_lock);
+}
+
+int cpc_map_throttle(struct cpc_engine *e)
+{
+	uint64_t bytes = atomic_load_explicit(&e->map_bytes, memory_order_relaxed);
+
+	if (bytes > e->opts.map_bytes / 2)
+		cpc_kick_commit(e);
+	if (bytes <= e->opts.map_bytes)
+		return 0;
+	return cpc_engine_commit(e, false);
+}

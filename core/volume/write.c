@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * write: writes, trims and zeroes of a volume.
+ *
+ * Two ways. Buffered: fresh buffers are filled, then swapped into the cache under a ticket.
+ * Direct, for large requests, trims and zeroes: data goes to new places of the pool first, then,
+ * under a ticket, the covered buffers leave the cache and one run that names all of it is linked.
+ * In both the change becomes visible, and part of a cut, as a whole.
+ *
+ * Order in both (else newer content could get into an older cut, or a writer that waits for memory
+ * could hold up the cut that would free it): reserve; lock the range in the io tree; read what
+ * partial blocks need; then the ticket, under which there are memory operations only.
+ */
+#include "volume/volume-internal.h"
+
+/* Requests of so many blocks, or an eighth of the dirty bound if that is less, go direct. */
+#define DIRECT_BLOCKS 64u
+
+struct writer {
+	struct cpc_volume *vol;
+	const uint8_t *src; /* NULL: zeroes */
+	uint64_t offset, len;
+	uint64_t block, nr; /* the range rounded to blocks */
+	struct cpc_io_state *cached;
+};
+
+static void writer_init(struct writer *w, struct cpc_volume *vol, const void *src, uint64_t offset,
+			uint64_t len)
+{
+	*w = (struct writer){.vol = vol, .src = src, .offset = offset, .len = len};
+	w->block = offset >> CPC_BLOCK_SHIFT;
+	w->nr = ((offset + len - 1) >> CPC_BLOCK_SHIFT) + 1 - w->block;
+}
+
+static int lock_range(struct writer *w)
+{
+	return cpc_io_tree_lock(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
+				w->nr << CPC_BLOCK_SHIFT, &w->cached);
+}
+
+static void unlock_range(struct writer *w)
+{
+	cpc_io_tree_unlock(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT, w->nr << CPC_BLOCK_SHIFT,
+			   &w->cached);
+}
+
+static bool partial(const struct writer *w, uint64_t block)
+{
+	uint64_t start = block << CPC_BLOCK_SHIFT;
+
+	return start < w->offset || start + CPC_BLOCK_SIZE > w->offset + w->len;
+}
+
+/* Puts the new content of a whole block into `data`; a partial one needs the range lock. */
+static int fill_block(const struct writer *w, uint64_t block, uint8_t *data)
+{
+	uint64_t start = cpc_max_u64(block << CPC_BLOCK_SHIFT, w->offset);
+	uint64_t end = cpc_min_u64((block + 1) << CPC_BLOCK_SHIFT, w->offset + w->len);
+	uint8_t *to = data + (start & (CPC_BLOCK_SIZE - 1));
+	int ret = partial(w, block) ? cpc_read_one(w->vol, block, data) : 0;
+
+	if (ret)
+		return ret;
+	if (w->src)
+		memcpy(to, w->src + (start - w->offset), end - start);
+	else
+		memset(to, 0, end - start);
+	return 0;
+}
+
+/* --- buffered --- */
+
+static int alloc_buffers(struct writer *w, struct cpc_buf **bufs)
+{
+	for (uint64_t i = 0; i < w->nr; i++) {
+		bufs[i] = cpc_buf_alloc(w->vol->engine);
+		if (bufs[i])
+			continue;
+		while (i)
+			cpc_buf_put(w->vol->engine, bufs[--i]);
+		return -EIO;
+	}
+	return 0;
+}
+
+/* Partial blocks (first and last at most) are filled under the range lock, the others before. */
+static int fill_buffers(struct writer *w, struct cpc_buf **bufs, bool want_partial)
+{
+	int ret = 0;
+
+	for (uint64_t i = 0; i < w->nr && !ret; i++) {
+		if (partial(w, w->block + i) == want_partial)
+			ret = fill_block(w, w->block + i,
+					 cpc_buf_data(&w->vol->engine->memory, bufs[i]));
+	}
+	return ret;
+}
+
+/* The io tree is the account of what is charged; on a broken one nothing is written any more. */
+static uint64_t charge(struct writer *w, uint64_t stored)
+{
+	struct cpc_changeset cs = {0};
+	int ret;
+
+	if (stored < w->nr) {
+		/* out of memory on the way: only what is in the index is dirty */
+		ret = cpc_io_tree_set(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
+				      stored << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, NULL, &cs);
+		unlock_range(w);
+	} else {
+		ret = cpc_io_tree_convert(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
+					  w->nr << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, CPC_IO_LOCKED,
+					  &w->cached, &cs);
+	}
+	if (ret)
+		cpc_engine_break(w->vol->engine, "io tree: dirty range could not be charged");
+	return cs.set_bytes >> CPC_BLOCK_SHIFT;
+}
+
+/* Swaps the filled buffers in. Gives back what of the reservation was not needed. */
+static int publish_buffers(struct writer *w, struct cpc_buf **bufs)
+{
+	struct cpc_volume *vol = w->vol;
+	uint64_t epoch = cpc_ticket_take(vol);
+	uint64_t stored, again, charged;
+
+	again = cpc_cache_store_dirty(vol, bufs, w->block, w->nr, epoch, &stored);
+	charged = stored ? charge(w, stored) : 0;
+	if (!stored)
+		unlock_range(w);
+	atomic_fetch_add(&vol->dirty_blocks, charged);
+	cpc_ticket_release(vol);
+	if (charged != stored - again && !cpc_engine_broken(vol->engine, NULL, 0))
+		cpc_engine_break(vol->engine, "io tree and data cache disagree about dirty blocks");
+	for (uint64_t i = stored; i < w->nr; i++)
+		cpc_buf_put(vol->engine, bufs[i]);
+	cpc_unreserve(vol->engine, w->nr - charged);
+	cpc_dirty_release(vol->engine, w->nr - charged);
+	return stored == w->nr ? 0 : -ENOMEM;
+}
+
+/* *settled: the reservations have been used or given back, also on error. */
+static int write_reserved(struct writer *w, bool *settled)
+{
+	struct cpc_buf *bufs[DIRECT_BLOCKS + 1];
+	int ret = alloc_buffers(w, bufs);
+
+	if (ret)
+		return ret;
+	ret = fill_buffers(w, bufs, false);
+	if (!ret)
+		ret = lock_range(w);
+	if (!ret) {
+		ret = fill_buffers(w, bufs, true);
+		if (ret)
+			unlock_range(w);
+	}
+	if (ret) {
+		for (uint64_t i = 0; i < w->nr; i++)
+			cpc_buf_put(w->vol->engine, bufs[i]);
+		return ret;
+	}
+	*settled = true;
+	return publish_buffers(w, bufs);
+}
+
+static int write_buffered(struct writer *w)
+{
+	struct cpc_engine *e = w->vol->engine;
+	bool settled = false;
+	int ret = cpc_map_throttle(e);
+
+	if (!ret)
+		ret = cpc_dirty_reserve(e, w->nr);
+	if (ret)
+		return ret;
+	ret = cpc_reserve(w->vol, w->block, w->nr);
+	if (!ret) {
+		ret = write_reserved(w, &settled);
+		if (!settled)
+			cpc_unreserve(e, w->nr);
+	}
+	if (!settled)
+		cpc_dirty_release(e, w->nr);
+	return ret;
+}
+
+/* --- direct --- */
+
+/* One request's way around the cache. */
+struct direct {
+	struct cpc_data_writer writer;
+	struct writer *w;
+	uint8_t *bounce;
+	bool zeroes; /* every block is the one zero block in `bounce` */
+	uint64_t bytenr[CPC_BOUNCE_BLOCKS];
+	uint32_t csums[CPC_BOUNCE_BLOCKS];
+	struct cpc_run_builder builder;
+};
+
+static const void *direct_data(struct cpc_data_writer *writer, size_t i)
+{
+	struct direct *d = cpc_container_of(writer, struct direct, writer);
+
+	return d->bounce + (d->zeroes ? 0 : i * CPC_BLOCK_SIZE);
+}
+
+static void direct_written(struct cpc_data_writer *writer, uint32_t nr)
+{
+	cpc_unreserve(writer->engine, nr);
+}
+
+static struct direct *direct_new(struct writer *w)
+{
+	struct direct *d = cpc_zalloc(sizeof(*d));
+
+	if (!d)
+		return NULL;
+	d->w = w;
+	d->bounce = cpc_bounce_get(w->vol->engine);
+	if (!d->bounce) {
+		cpc_free(d);
+		return NULL;
+	}
+	d->writer.engine = w->vol->engine;
+	d->writer.data = direct_data;
+	d->writer.written = direct_written;
+	d->writer.bytenr = d->bytenr;
+	d->writer.csums = d->csums;
+	cpc_run_builder_init(&d->builder, w->nr / CPC_EXTENT_MAX_BLOCKS + 2, w->nr);
+	return d;
+}
+
+static void direct_free(struct direct *d)
+{
+	cpc_bounce_put(d->writer.engine, d->bounce);
+	cpc_free(d);
+}
+
+static int fill_bounce(struct direct *d, uint64_t block, uint64_t nr)
+{
+	int ret = 0;
+
+	d->zeroes = !d->w->src && !partial(d->w, block) && !partial(d->w, block + nr - 1);
+	if (d->zeroes) {
+		memset(d->bounce, 0, CPC_BLOCK_SIZE);
+		return 0;
+	}
+	for (uint64_t i = 0; i < nr && !ret; i++)
+		ret = fill_block(d->w, block + i, d->bounce + i * CPC_BLOCK_SIZE);
+	return ret;
+}
+
+static int write_chunk(struct direct *d, uint64_t block, uint64_t nr)
+{
+	int ret = fill_bounce(d, block, nr);
+
+	if (ret)
+		return ret;
+	memset(d->bytenr, 0, nr * sizeof(d->bytenr[0]));
+	d->writer.nr = nr;
+	ret = cpc_data_write_all(&d->writer);
+	for (uint64_t i = 0; i < nr; i++) {
+		if (d->bytenr[i])
+			cpc_run_builder_map(&d->builder, block + i, 1, d->bytenr[i], &d->csums[i]);
+	}
+	return ret;
+}
+
+/* Gives back blocks that an aborted request has written: nobody knows of them. */
+static void release_run(struct cpc_engine *e, const struct cpc_run *run)
+{
+	for (size_t i = 0; i < run->nr_entries; i++) {
+		if (run->entries[i].bytenr)
+			cpc_space_release(e->store->space,
+					  run->entries[i].bytenr >> CPC_BLOCK_SHIFT,
+					  run->entries[i].nr);
+	}
+}
+
+/* Buffers out, run in, as one change of the open epoch; unlocks the range. */
+static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run *run)
+{
+	struct cpc_volume *vol = w->vol;
+	struct cpc_changeset cs = {0};
+	uint64_t epoch = cpc_ticket_take(vol), cleared;
+	int ret;
+
+	cpc_cache_remove(vol, w->block, w->nr, epoch);
+	ret =
+	    cpc_io_tree_clear(&vol->io_tree, w->block << CPC_BLOCK_SHIFT, w->nr << CPC_BLOCK_SHIFT,
+			      CPC_IO_DELALLOC | CPC_IO_LOCKED, &w->cached, &cs);
+	if (ret)
+		cpc_engine_break(vol->engine, "io tree: locked range could not be cleared");
+	cleared = cs.cleared_bytes >> CPC_BLOCK_SHIFT;
+	atomic_fetch_sub(&vol->dirty_blocks, cleared);
+	cpc_view_link(vol, next, run, epoch, false);
+	cpc_ticket_release(vol);
+	cpc_unreserve(vol->engine, cleared);
+	cpc_dirty_release(vol->engine, cleared);
+	cpc_view_compact(vol);
+}
+
+/* Takes the builder's run. The range is locked; it is unlocked in every case. */
+static int link_direct(struct writer *w, struct cpc_run_builder *builder, int ret)
+{
+	struct cpc_view *next = NULL;
+	struct cpc_run *run = NULL;
+	int err = cpc_run_builder_finish(builder, &run);
+
+	if (!ret)
+		ret = err;
+	if (!ret) {
+		next = cpc_view_alloc();
+		ret = next ? cpc_view_reserve(w->vol) : -ENOMEM;
+	}
+	if (ret) {
+		unlock_range(w);
+		if (run)
+			release_run(w->vol->engine, run);
+		cpc_run_put(run);
+		cpc_free(next);
+		return ret;
+	}
+	publish_run(w, next, run);
+	return 0;
+}
+
+static int write_chunks(struct direct *d)
+{
+	struct writer *w = d->w;
+	int ret = 0;
+
+	for (uint64_t done = 0; done < w->nr && !ret; done += CPC_BOUNCE_BLOCKS)
+		ret = write_chunk(d, w->block + done, cpc_min_u64(CPC_BOUNCE_BLOCKS, w->nr - done));
+	return ret;
+}
+
+static uint64_t run_data_blocks(const struct cpc_run_builder *b)
+{
+	return b->run ? b->run->data_blocks : 0;
+}
+
+static int write_direct(struct writer *w)
+{
+	struct cpc_engine *e = w->vol->engine;
+	uint64_t written;
+	struct direct *d;
+	int ret = cpc_map_throttle(e);
+
+	if (!ret)
+		ret = cpc_reserve(w->vol, w->block, w->nr);
+	if (ret)
+		return ret;
+	d = direct_new(w);
+	if (!d) {
+		cpc_unreserve(e, w->nr);
+		return -ENOMEM;
+	}
+	ret = lock_range(w);
+	if (ret) {
+		cpc_run_builder_abort(&d->builder);
+		cpc_unreserve(e, w->nr);
+		direct_free(d);
+		return ret;
+	}
+	ret = write_chunks(d);
+	written = run_data_blocks(&d->builder);
+	ret = link_direct(w, &d->builder, ret);
+	cpc_unreserve(e, w->nr - written);
+	direct_free(d);
+	return ret;
+}
+
+static uint64_t direct_threshold(const struct cpc_engine *e)
+{
+	uint64_t eighth = e->dirty_limit / 8;
+
+	return cpc_max_u64(2, cpc_min_u64(DIRECT_BLOCKS, eighth));
+}
+
+static int write_any(struct writer *w)
+{
+	return w->nr < direct_threshold(w->vol->engine) ? write_buffered(w) : write_direct(w);
+}
+
+/* --- holes --- */
+
+static int punch_locked(struct writer *w)
+{
+	struct cpc_run_builder builder;
+	int ret = lock_range(w);
+
+	if (ret)
+		return ret;
+	ret = cpc_range_hole(w->vol, w->block, w->nr);
+	if (ret) {
+		unlock_range(w);
+		return ret < 0 ? ret : 0;
+	}
+	cpc_run_builder_init(&builder, 1, 0);
+	cpc_run_builder_hole(&builder, w->block, w->nr);
+	return link_direct(w, &builder, 0);
+}
+
+static int punch(struct writer *w)
+{
+	int ret = cpc_map_throttle(w->vol->engine);
+
+	return ret ? ret : punch_locked(w);
+}
+
+/* The hole behind a volume's new end; the caller keeps commits away and changes the size. */
+int cpc_punch_tail(struct cpc_volume *vol, uint64_t size)
+{
+	uint64_t from = cpc_align_up(size, CPC_BLOCK_SIZE);
+	uint64_t to = cpc_align_up(atomic_load(&vol->size), CPC_BLOCK_SIZE);
+	struct writer w;
+
+	if (from >= to)
+		return 0;
+	writer_init(&w, vol, NULL, from, to - from);
+	return punch_locked(&w);
+}
+
+/* Bytes between a volume's end and the end of its last block may be anything; before it grows they
+ * become zeroes. */
+int cpc_zero_tail(struct cpc_volume *vol)
+{
+	uint64_t size = atomic_load(&vol->size), end = cpc_align_up(size, CPC_BLOCK_SIZE);
+	struct writer w;
+
+	if (size == end)
+		return 0;
+	writer_init(&w, vol, NULL, size, end - size);
+	return write_any(&w);
+}
+
+/* A block that the volume's end cuts counts as whole: nobody reads behind the end. */
+static uint64_t inner_end(struct cpc_volume *vol, uint64_t end)
+{
+	return end == atomic_load(&vol->size) ? cpc_align_up(end, CPC_BLOCK_SIZE)
+					      : cpc_align_down(end, CPC_BLOCK_SIZE);
+}
+
+/* Zeroes at the ends of a hole: data of their own in the same run. */
+static int zero_with_edges(struct writer *w, uint64_t start, uint64_t end)
+{
+	struct cpc_engine *e = w->vol->engine;
+	uint64_t first = start >> CPC_BLOCK_SHIFT, last = end >> CPC_BLOCK_SHIFT;
+	uint64_t edges = (first - w->block) + (w->block + w->nr - last), written;
+	struct direct *d;
+	int ret = cpc_map_throttle(e);
+
+	if (!ret)
+		ret = cpc_reserve(w->vol, w->block, edges);
+	if (ret)
+		return ret;
+	d = direct_new(w);
+	ret = d ? lock_range(w) : -ENOMEM;
+	if (ret) {
+		cpc_unreserve(e, edges);
+		if (d) {
+			cpc_run_builder_abort(&d->builder);
+			direct_free(d);
+		}
+		return ret;
+	}
+	if (first > w->block)
+		ret = write_chunk(d, w->block, 1);
+	cpc_run_builder_hole(&d->builder, first, last - first);
+	if (!ret && w->block + w->nr > last)
+		ret = write_chunk(d, last, 1);
+	written = run_data_blocks(&d->builder);
+	ret = link_direct(w, &d->builder, ret);
+	cpc_unreserve(e, edges - written);
+	direct_free(d);
+	return ret;
+}
+
+/* --- the door --- */
+
+static int check_change(struct cpc_volume *vol, uint64_t len, uint64_t offset, int beyond)
+{
+	uint64_t size = atomic_load(&vol->size);
+	int ret = cpc_engine_may_write(vol->engine);
+
+	if (ret)
+		return ret;
+	if (cpc_volume_read_only(vol))
+		return -EROFS;
+	return offset > size || len > size - offset ? beyond : 0;
+}
+
+static int finish(struct cpc_volume *vol, int ret, unsigned flags, uint64_t start)
+{
+	struct cpc_engine *e = vol->engine;
+
+	cpc_hist_add(&e->write_us, (cpc_now_ns() - start) / 1000);
+	if (ret || !(flags & CPC_FUA))
+		return ret;
+	atomic_fetch_add_explicit(&e->fua_writes, 1, memory_order_relaxed);
+	return cpc_volume_clean(vol) ? 0 : cpc_engine_commit(e, false);
+}
+
+int cpc_volume_write(struct cpc_volume *vol, const void *buf, uint64_t len, uint64_t offset,
+		     unsigned flags)
+{
+	uint64_t start = cpc_now_ns();
+	int ret = check_change(vol, len, offset, -ENOSPC);
+	struct writer w;
+
+	if (!ret && len) {
+		writer_init(&w, vol, buf, offset, len);
+		ret = write_any(&w);
+	}
+	atomic_fetch_add_explicit(&vol->engine->writes, 1, memory_order_relaxed);
+	if (!ret)
+		atomic_fetch_add_explicit(&vol->engine->bytes_written, len, memory_order_relaxed);
+	return finish(vol, ret, flags, start);
+}
+
+int cpc_volume_trim(struct cpc_volume *vol, uint64_t len, uint64_t offset, unsigned flags)
+{
+	uint64_t start = cpc_now_ns();
+	int ret = check_change(vol, len, offset, -EINVAL);
+	uint64_t from = cpc_align_up(offset, CPC_BLOCK_SIZE), to = inner_end(vol, offset + len);
+	struct writer w;
+
+	if (!ret && from < to) {
+		writer_init(&w, vol, NULL, from, to - from);
+		ret = punch(&w);
+	}
+	atomic_fetch_add_explicit(&vol->engine->trims, 1, memory_order_relaxed);
+	return finish(vol, ret, flags, start);
+}
+
+static int zero_range(struct cpc_volume *vol, uint64_t len, uint64_t offset, unsigned flags)
+{
+	uint64_t from = cpc_align_up(offset, CPC_BLOCK_SIZE), to = inner_end(vol, offset + len);
+	struct writer w;
+
+	if (flags & CPC_NO_HOLE && flags & CPC_FAST_ZERO)
+		return -EOPNOTSUPP;
+	writer_init(&w, vol, NULL, offset, len);
+	if (flags & CPC_NO_HOLE || from >= to)
+		return write_any(&w);
+	if (from == offset && to >= offset + len)
+		return punch(&w);
+	return zero_with_edges(&w, from, to);
+}
+
+int cpc_volume_zero(struct cpc_volume *vol, uint64_t len, uint64_t offset, unsigned flags)
+{
+	uint64_t start = cpc_now_ns();
+	int ret = check_change(vol, len, offset, -ENOSPC);
+
+	if (!ret && len)
+		ret = zero_range(vol, len, offset, flags);
+	atomic_fetch_add_explicit(&vol->engine->zeroes, 1, memory_order_relaxed);
+	return finish(vol, ret, flags, start);
+}
+
+int cpc_volume_flush(struct cpc_volume *vol)
+{
+	struct cpc_engine *e = vol->engine;
+	uint64_t start = cpc_now_ns();
+	int ret = cpc_engine_may_write(e);
+
+	if (ret == -EROFS)
+		ret = 0; /* nothing can be unflushed */
+	else if (!ret && !cpc_volume_clean(vol))
+		ret = cpc_engine_commit(e, false);
+	atomic_fetch_add_explicit(&e->flushes, 1, memory_order_relaxed);
+	cpc_hist_add(&e->flush_us, (cpc_now_ns() - start) / 1000);
+	return ret;
+}
