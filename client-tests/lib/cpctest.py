@@ -114,6 +114,15 @@ def need_programs(*names):
             skip(f"{name} is not installed")
 
 
+def need_nbd():
+    """The nbd module of libnbd."""
+    try:
+        import nbd
+    except ImportError:
+        skip("python3-libnbd is not installed")
+    return nbd
+
+
 def need_root():
     if os.geteuid() != 0:
         skip("needs root")
@@ -180,6 +189,14 @@ def nbdsh(uri, *scripts):
     return run("/usr/bin/python3", "-m", "nbd", "-u", uri, *words)
 
 
+def wait_until(true, what, timeout=10):
+    """Ask again until it is true; `what` says what is wrong when it does not become so."""
+    end = time.monotonic() + timeout * SLOWER
+    while not true():
+        check(time.monotonic() < end, what)
+        time.sleep(0.02)
+
+
 def random_bytes(amount, salt=0):
     """The same bytes for the same seed and salt."""
     return random.Random(_seed * 1000003 + salt).randbytes(amount)
@@ -196,6 +213,17 @@ def _preloads():
         if word in SANITIZE.split(","):
             libraries.append(run("gcc", f"-print-file-name={library}").stdout.strip())
     return libraries
+
+
+def plugin_environment(more=()):
+    """What an nbdkit that loads the plugin needs in its environment."""
+    env = dict(os.environ, **dict(more))
+    if SANITIZE:
+        env["LD_PRELOAD"] = " ".join(_preloads())
+        # nbdkit itself is not instrumented and frees little at its end.
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
+        env.setdefault("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1")
+    return env
 
 
 class Server:
@@ -230,13 +258,7 @@ class Server:
                 *(f"{key}={value}" for key, value in self.options.items())]
 
     def process_environment(self):
-        env = dict(os.environ, **self.environment)
-        if SANITIZE:
-            env["LD_PRELOAD"] = " ".join(_preloads())
-            # nbdkit itself is not instrumented and frees little at its end.
-            env.setdefault("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1")
-            env.setdefault("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1")
-        return env
+        return plugin_environment(self.environment)
 
     def start(self, timeout=30):
         for path in (self.socket, self.pidfile):
