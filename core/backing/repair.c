@@ -290,7 +290,10 @@ static void take_records_locked(struct cpc_flush_epoch *fe, struct repair *rp)
 	fe->nr_suspect = 0;
 }
 
-/* Only the leader makes a flush fail, so fe->failures is what it was when we collected. */
+/*
+ * Only the leader makes a flush fail, so fe->failures is what it was when we collected. After a
+ * repair that failed the flush fails too, and all are suspect again.
+ */
 static void return_records_locked(struct cpc_flush_epoch *fe, struct repair *rp, bool repaired)
 {
 	struct cpc_list *pos;
@@ -300,8 +303,6 @@ static void return_records_locked(struct cpc_flush_epoch *fe, struct repair *rp,
 
 		if (repaired)
 			r->stamp = atomic_load(&fe->failures);
-		else if (cpc_fe_suspect(fe, r))
-			fe->nr_suspect++;
 	}
 	cpc_list_splice_tail(&fe->completed, &rp->records);
 	fe->nr_completed += rp->nr_records;

@@ -233,10 +233,11 @@ static void only_a_sparse_file_is_punched(void **state)
 /* Opens in a child, which tells through a pipe and then stays. Return: its pid. */
 static pid_t owner_process(struct fixture *f, unsigned flags, bool daemonize)
 {
-	int fds[2];
+	int fds[2], alive[2];
 	pid_t pid;
 
 	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(pipe(alive), 0);
 	pid = fork();
 	if (!pid) {
 		struct cpc_backing *b;
@@ -247,10 +248,11 @@ static pid_t owner_process(struct fixture *f, unsigned flags, bool daemonize)
 		pid = getpid();
 		if (ret || write(fds[1], &pid, sizeof(pid)) != sizeof(pid))
 			_exit(1);
-		for (;;)
-			pause();
+		close(alive[1]);
+		_exit((int)read(alive[0], &pid, 1)); /* returns when the test has died */
 	}
 	close(fds[1]);
+	close(alive[0]);
 	if (daemonize)
 		waitpid(pid, NULL, 0);
 	assert_int_equal(read(fds[0], &pid, sizeof(pid)), sizeof(pid));
@@ -509,6 +511,7 @@ static void queue_with_broken_ring(struct cpc_backing *b, bool from_start)
 	if (from_start)
 		forbid_syscall(__NR_io_uring_setup, true);
 	cpc_assert(!cpc_ioq_open(b, 256, &q));
+	cpc_assert(!from_start || cpc_ioq_is_sync(q));
 	for (unsigned i = 0; i < NR_IOS; i++) {
 		if (i == NR_IOS / 2 && !from_start)
 			forbid_syscall(__NR_io_uring_enter, false);

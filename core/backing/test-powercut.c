@@ -347,6 +347,32 @@ static void a_flush_does_not_cover_a_held_write(void **state)
 	assert_int_equal(cpc_powercut_nr_pending(f->pc), 0);
 }
 
+static void *flush_in_thread(void *arg)
+{
+	struct fixture *f = arg;
+
+	return (void *)(intptr_t)cpc_backing_flush(f->b);
+}
+
+static void a_flush_covers_only_what_was_acked_when_it_began(void **state)
+{
+	struct fixture *f = *state;
+	pthread_t thread;
+	void *ret;
+
+	test_put(f->b, 1, 'a');
+	cpc_powercut_hold(f->pc, CPC_HOLD_FLUSH);
+	assert_int_equal(cpc_thread_start(&thread, "flush", flush_in_thread, f), 0);
+	cpc_powercut_wait_held(f->pc, 1);
+	test_put(f->b, 2, 'a');
+	cpc_powercut_release(f->pc);
+	pthread_join(thread, &ret);
+	assert_null(ret);
+	crash_all(f, CPC_FATE_LOST);
+	assert_int_equal(test_get(f->b, 1), 'a');
+	assert_int_equal(test_get(f->b, 2), 0);
+}
+
 static void a_crash_frees_held_calls(void **state)
 {
 	struct fixture *f = *state;
@@ -490,6 +516,7 @@ int main(void)
 	    TEST(a_failed_flush_can_drop_what_was_pending),
 	    TEST(rot_and_stale_blocks_reach_reader_and_medium),
 	    TEST(a_flush_does_not_cover_a_held_write),
+	    TEST(a_flush_covers_only_what_was_acked_when_it_began),
 	    TEST(a_crash_frees_held_calls),
 	    TEST(hooks_see_every_call_and_only_good_flushes_end),
 	    TEST(a_terabyte_costs_only_what_was_written),
