@@ -12,9 +12,9 @@ void cpc_cli_help(FILE *out, const struct cpc_cli_verb *verb)
 
 static int usage(const struct cpc_cli_verb *verb, const char *what, const char *arg)
 {
-	fprintf(stderr, "coppice: %s: %s%s%s%s; usage: coppice %s %s\n", verb->name, what,
-		arg ? " '" : "", arg ? arg : "", arg ? "'" : "", verb->name, verb->synopsis);
-	return CPC_EXIT_USAGE;
+	return cpc_cli_usage("%s: %s%s%s%s; usage: coppice %s %s", verb->name, what,
+			     arg ? " '" : "", arg ? arg : "", arg ? "'" : "", verb->name,
+			     verb->synopsis);
 }
 
 static bool looks_like_option(const char *arg)
@@ -84,6 +84,5 @@ int cpc_cli_size(const char *what, const char *text, uint64_t *size)
 
 	if (cpc_size_parse(text, size, &why) == 0)
 		return 0;
-	fprintf(stderr, "coppice: %s '%s': %s\n", what, text, why);
-	return CPC_EXIT_USAGE;
+	return cpc_cli_usage("%s '%s': %s", what, text, why);
 }

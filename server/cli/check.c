@@ -105,8 +105,11 @@ static int check_backing(const char *pool, struct cpc_backing *backing, bool dat
 	int ret = cpc_check(backing, &options, &result);
 
 	clear_bar(&p);
-	if (ret == -EUCLEAN)
+	if (ret == -EUCLEAN) {
+		cpc_cli_fail("%s: no superblock is good, or the device is smaller than the pool",
+			     pool);
 		return CPC_EXIT_DAMAGED;
+	}
 	if (ret)
 		return say_failure(pool, ret);
 	ret = json ? print_json(&result) : print_result(pool, &result);

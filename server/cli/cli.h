@@ -33,8 +33,9 @@ struct cpc_cli_verb {
 extern const struct cpc_cli_verb cpc_cli_format, cpc_cli_create, cpc_cli_list, cpc_cli_info,
     cpc_cli_rename, cpc_cli_delete, cpc_cli_resize, cpc_cli_check, cpc_cli_stats, cpc_cli_dump;
 
-/* Prints the error line. Returns CPC_EXIT_FAILED. */
+/* Print the error line. Return CPC_EXIT_FAILED and CPC_EXIT_USAGE. */
 int cpc_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int cpc_cli_usage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* --- args.c -------------------------------------------------------------------------------- */
 

@@ -18,13 +18,11 @@ static bool takes_argument(const char *what)
 static int check_words(const struct cpc_cli_args *args, const char *what)
 {
 	if (strcmp(what, "super") != 0 && strcmp(what, "log") != 0 && !takes_argument(what)) {
-		fprintf(stderr, "coppice: dump: '%s' is not super, tree, log or block\n", what);
-		return CPC_EXIT_USAGE;
+		return cpc_cli_usage("dump: '%s' is not super, tree, log or block", what);
 	}
 	if (takes_argument(what) != (args->nr == 3)) {
-		fprintf(stderr, "coppice: dump: %s takes %s\n", what,
-			takes_argument(what) ? "a number" : "no argument");
-		return CPC_EXIT_USAGE;
+		return cpc_cli_usage("dump: %s takes %s", what,
+				     takes_argument(what) ? "a number" : "no argument");
 	}
 	return 0;
 }

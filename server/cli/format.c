@@ -17,9 +17,8 @@ static int read_nodesize(const char *text, uint32_t *nodesize)
 	if (ret)
 		return ret;
 	if (size < CPC_NODESIZE_MIN || size > CPC_NODESIZE_MAX || (size & (size - 1))) {
-		fprintf(stderr, "coppice: --nodesize '%s': must be a power of two from 4K to 64K\n",
-			text);
-		return CPC_EXIT_USAGE;
+		return cpc_cli_usage("--nodesize '%s': must be a power of two from 4K to 64K",
+				     text);
 	}
 	*nodesize = (uint32_t)size;
 	return 0;
@@ -30,16 +29,14 @@ static int read_metadata(const char *text, bool *single)
 	*single = strcmp(text, "single") == 0;
 	if (*single || strcmp(text, "dup") == 0)
 		return 0;
-	fprintf(stderr, "coppice: --metadata '%s': must be dup or single\n", text);
-	return CPC_EXIT_USAGE;
+	return cpc_cli_usage("--metadata '%s': must be dup or single", text);
 }
 
 static int read_label(const char *text)
 {
 	if (strlen(text) <= CPC_LABEL_MAX)
 		return 0;
-	fprintf(stderr, "coppice: --label: longer than %u bytes\n", CPC_LABEL_MAX);
-	return CPC_EXIT_USAGE;
+	return cpc_cli_usage("--label: longer than %u bytes", CPC_LABEL_MAX);
 }
 
 static int read_options(struct request *r)
@@ -58,8 +55,7 @@ static int read_options(struct request *r)
 	if (!ret && r->label)
 		ret = read_label(r->label);
 	if (!ret && o->sparse && !r->size) {
-		fprintf(stderr, "coppice: --sparse needs --size: it says how to make the file\n");
-		ret = CPC_EXIT_USAGE;
+		ret = cpc_cli_usage("--sparse needs --size: it says how to make the file");
 	}
 	o->label = r->label;
 	return ret;

@@ -68,9 +68,7 @@ int main(int argc, char **argv)
 	}
 	verb = find_verb(argv[1]);
 	if (!verb) {
-		fprintf(stderr, "coppice: unknown verb '%s'; `coppice --help` lists all\n",
-			argv[1]);
-		return CPC_EXIT_USAGE;
+		return cpc_cli_usage("unknown verb '%s'; `coppice --help` lists all", argv[1]);
 	}
 	return verb->run(argc - 2, argv + 2);
 }

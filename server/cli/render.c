@@ -7,17 +7,43 @@
 
 #include "protocol/size.h"
 
+/* One line it is, whatever names a user or a server has put into it. */
+static void print_line(char *text)
+{
+	for (char *p = text; *p; p++) {
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = '?';
+	}
+	fprintf(stderr, "coppice: %s\n", text);
+}
+
+static void fail_line(const char *fmt, va_list ap)
+{
+	char text[4096];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	fflush(stdout);
+	print_line(text);
+}
+
 int cpc_cli_fail(const char *fmt, ...)
 {
 	va_list ap;
 
-	fflush(stdout);
-	fputs("coppice: ", stderr);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	fail_line(fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 	return CPC_EXIT_FAILED;
+}
+
+int cpc_cli_usage(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	fail_line(fmt, ap);
+	va_end(ap);
+	return CPC_EXIT_USAGE;
 }
 
 int cpc_cli_finish_output(void)
