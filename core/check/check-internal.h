@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* check-internal: what the files of core/check share. */
+#ifndef CPC_CHECK_CHECK_INTERNAL_H
+#define CPC_CHECK_CHECK_INTERNAL_H
+
+#include "check/check.h"
+#include "transaction/store.h"
+
+/* --- findings (walk.c) -------------------------------------------------------------------------
+ */
+
+struct cpc_findings {
+	uint64_t errors;
+	uint64_t lines;				     /* reported */
+	void (*report)(void *ctx, const char *line); /* may be NULL */
+	void *ctx;
+};
+
+void cpc_finding(struct cpc_findings *f, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* --- walk (walk.c): everything that a superblock leads to --------------------------------------
+ */
+
+struct cpc_extent_ref {
+	uint64_t owner; /* tree id */
+	uint64_t key;	/* first block in the volume */
+	uint64_t bytenr, birth;
+	uint32_t nr;	      /* blocks */
+	const cpc_le32 *csum; /* nr of them, borrowed */
+	bool dropped;	      /* below the drop list */
+};
+
+/*
+ * All may be NULL but `node`. What they are given has passed the tree-checker. Non-zero ends the
+ * walk and is its result.
+ */
+struct cpc_pool_visitor {
+	/* A node is about to be read. False: it has been named before, leave it out. */
+	bool (*node)(void *ctx, uint64_t owner, const struct cpc_node_ptr *ptr);
+	/* A volume; its extents follow. */
+	int (*volume)(void *ctx, const struct cpc_volume_item *item);
+	int (*extent)(void *ctx, const struct cpc_extent_ref *ref);
+	int (*group)(void *ctx, uint64_t group, const struct cpc_disk_group *item);
+	/* After all of the above, in ascending order of key. */
+	int (*free_log)(void *ctx, uint64_t key, const struct cpc_disk_free_log *item,
+			uint32_t nr_entries);
+};
+
+struct cpc_pool_walk {
+	struct cpc_backing *backing;
+	const struct cpc_super *super;
+	const struct cpc_geometry *geo;
+	const struct cpc_pool_visitor *visitor;
+	void *ctx;
+	struct cpc_findings *findings;
+	bool both_copies;     /* look at the second copy although the first is good */
+	uint64_t nodes_bad;   /* out: copies that do not verify */
+	uint8_t *second_copy; /* private */
+};
+
+/* Return: 0, with what was wrong in findings; -ENOMEM; what a visitor returned. */
+int cpc_walk_pool(struct cpc_pool_walk *w);
+
+/* Compares a node with the pointer that names it. Return: NULL, or what is wrong. */
+const char *cpc_node_verify(const void *node, const struct cpc_node_ptr *ptr, uint64_t owner,
+			    const struct cpc_super *super);
+
+/* --- data (data.c): verifies blocks in order of address -----------------------------------------
+ */
+
+struct cpc_data_entry {
+	uint64_t bytenr, block; /* in the pool; number in the volume */
+	uint32_t volume, csum;
+};
+
+struct cpc_data_batch {
+	struct cpc_backing *backing;
+	struct cpc_findings *findings;
+	uint64_t bad; /* out: blocks that do not verify */
+	size_t nr;
+	struct cpc_data_entry *entry;
+	uint8_t *buf;
+};
+
+int cpc_data_batch_init(struct cpc_data_batch *d, struct cpc_backing *backing,
+			struct cpc_findings *findings);
+void cpc_data_batch_destroy(struct cpc_data_batch *d);
+/* Adds the blocks of an extent; verifies the batch when it is full. */
+void cpc_data_batch_add(struct cpc_data_batch *d, const struct cpc_extent_ref *ref);
+/* Verifies what has been added. */
+void cpc_data_batch_run(struct cpc_data_batch *d);
+
+/* --- reach (reachable.c): what one superblock needs ---------------------------------------------
+ */
+
+struct cpc_reach {
+	struct cpc_backing *backing;
+	const struct cpc_super *super;
+	uint8_t *bitmap; /* out: one bit a block */
+	uint64_t nr_blocks;
+	struct cpc_findings *findings;
+	bool verify;	/* second copies, bitmap homes, and data born after `since` as well */
+	uint64_t since; /* transid */
+	/* private */
+	struct cpc_geometry geo;
+	struct cpc_data_batch data;
+};
+
+/* Return: 0; -EUCLEAN with what is wrong in findings; -EINVAL; -ENOMEM. */
+int cpc_reach_walk(struct cpc_reach *r);
+
+/* --- bitmaps (bitmaps.c): what the pool says is in use ------------------------------------------
+ */
+
+struct cpc_check_group {
+	uint8_t *bitmap;     /* as of the superblock's transid; NULL: fresh */
+	uint64_t generation; /* of the fold, 0: never folded */
+	bool bad;	     /* no copy of its home verifies */
+};
+
+struct cpc_bitmaps {
+	struct cpc_backing *backing;
+	const struct cpc_super *super;
+	const struct cpc_geometry *geo;
+	struct cpc_findings *findings;
+	struct cpc_check_group *groups;
+	uint64_t last_transid; /* of the free log so far */
+	uint64_t leaked;       /* out */
+	uint8_t *buf;	       /* one block */
+};
+
+int cpc_bitmaps_init(struct cpc_bitmaps *b, struct cpc_backing *backing,
+		     const struct cpc_super *super, const struct cpc_geometry *geo,
+		     struct cpc_findings *findings);
+void cpc_bitmaps_destroy(struct cpc_bitmaps *b);
+/* Reads a group's home, both copies. Return: 0 or -ENOMEM. */
+int cpc_bitmaps_load(struct cpc_bitmaps *b, uint64_t group, const struct cpc_disk_group *item);
+/* Replays one item of the free log. Return: 0 or -ENOMEM. */
+int cpc_bitmaps_replay(struct cpc_bitmaps *b, uint64_t key, const struct cpc_disk_free_log *item,
+		       uint32_t nr_entries);
+/*
+ * Compares: in use must be the fixed areas and `reachable`, but not `log_nodes` (nodes of the
+ * free-log tree, a part of reachable, which no bitmap has).
+ */
+void cpc_bitmaps_compare(struct cpc_bitmaps *b, const struct cpc_blockset *reachable,
+			 const struct cpc_blockset *log_nodes);
+
+#endif
