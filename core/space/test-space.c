@@ -113,6 +113,43 @@ static void test_nodes_are_aligned_and_apart(void **state)
 	}
 }
 
+/* Marks the group of an allocation as one of a kind. */
+static void note_group(uint8_t *kinds, uint64_t block, enum cpc_space_kind kind)
+{
+	kinds[block / CPC_GROUP_BLOCKS] |= (uint8_t)(1u << kind);
+}
+
+/* Nodes come and go a hundred times over, data comes and stays: they do not mix. */
+static void test_nodes_stay_apart_when_they_are_rewritten(void **state)
+{
+	enum { WINDOW = 500 };
+	uint64_t ring[WINDOW] = {0}, block;
+	uint8_t kinds[MAX_GROUPS] = {0};
+	struct cpc_space *space;
+	unsigned node_groups = 0;
+	uint32_t got;
+
+	disk_init(&disk, 16 * 32768, 16384, true);
+	space = disk_open(&disk);
+	for (int i = 0; i < 100 * WINDOW; i++) {
+		enum cpc_space_kind kind = i % 2 ? CPC_SPACE_NODE : CPC_SPACE_NODE2;
+
+		if (ring[i % WINDOW])
+			cpc_space_release(space, ring[i % WINDOW], 4);
+		assert_int_equal(cpc_space_alloc(space, kind, 4, 4, &ring[i % WINDOW], &got), 0);
+		note_group(kinds, ring[i % WINDOW], kind);
+		assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 8, 8, &block, &got), 0);
+		note_group(kinds, block, CPC_SPACE_DATA);
+	}
+	for (uint64_t g = 0; g < disk.geo.nr_groups; g++) {
+		node_groups += (kinds[g] & 6) != 0;
+		assert_true((kinds[g] & (kinds[g] - 1)) == 0); /* one kind */
+	}
+	assert_true(node_groups <= 3); /* the first group is small */
+	cpc_space_check(space);
+	cpc_space_destroy(space);
+}
+
 /* Everything can be allocated, by any kind, and nothing twice. */
 static void test_tiny_pool_is_shared_to_the_last_block(void **state)
 {
@@ -448,6 +485,39 @@ static void test_data_leaves_slots_that_nodes_reserved(void **state)
 	cpc_space_destroy(space);
 }
 
+static struct cpc_space *racing_space;
+
+/* Somebody reserves nodes at the moment when the lock is dropped for a load. */
+static int load_and_reserve(void *ctx, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE])
+{
+	struct cpc_space *space = racing_space;
+
+	racing_space = NULL;
+	if (space)
+		assert_int_equal(cpc_space_reserve_nodes(space, 8192, 0), 0);
+	return disk_load(ctx, group, bitmap);
+}
+
+static void test_slots_reserved_during_a_load_are_left(void **state)
+{
+	struct cpc_space *space;
+	uint64_t block;
+	uint32_t got;
+
+	disk_init(&disk, 6 * 32768, 16384, false);
+	fragment_disk(4);
+	assert_int_equal(cpc_space_create(&disk.geo, load_and_reserve, &disk, &space), 0);
+	for (uint64_t g = 0; g < disk.geo.nr_groups; g++)
+		cpc_space_set_group(space, g, disk_used(&disk, g));
+	racing_space = space;
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 16, 8, &block, &got), -ENOSPC);
+	assert_null(racing_space);
+	assert_int_equal(info_of(space).node_slots, 8192);
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 16, 1, &block, &got), 0);
+	assert_int_equal(got, 1);
+	cpc_space_destroy(space);
+}
+
 /* Sprinkles used blocks: whole stretches of every density. */
 static void random_disk(void)
 {
@@ -551,15 +621,17 @@ static void test_operations_without_memory_change_nothing(void **state)
 	}
 }
 
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	    TEST(test_fresh_bitmap_is_the_geometry),
 	    TEST(test_fresh_pool_has_all_its_data_area_free),
 	    TEST(test_create_without_memory_fails_cleanly),
 	    TEST(test_empty_pool_gives_long_ascending_runs),
 	    TEST(test_nodes_are_aligned_and_apart),
+	    TEST(test_nodes_stay_apart_when_they_are_rewritten),
 	    TEST(test_tiny_pool_is_shared_to_the_last_block),
 	    TEST(test_full_groups_are_passed_over_unread),
 	    TEST(test_unreadable_group_is_full_for_ever),
@@ -571,6 +643,7 @@ int main(void)
 	    TEST(test_addresses_outside_the_data_area_are_damage),
 	    TEST(test_reservations_are_bounded_by_free_blocks),
 	    TEST(test_data_leaves_slots_that_nodes_reserved),
+	    TEST(test_slots_reserved_during_a_load_are_left),
 	    TEST(test_reserved_allocations_never_fail),
 	    TEST(test_operations_without_memory_change_nothing),
 	};
