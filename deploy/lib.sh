@@ -45,7 +45,7 @@ not_installed()
 {
 	local package
 	for package in "$@"; do
-		dpkg-query -W -f '${db:Status-Abbrev}\n' "$package" 2>/dev/null | grep -q '^ii' ||
+		[[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null) = ii* ]] ||
 			printf '%s\n' "$package"
 	done
 }
@@ -55,7 +55,7 @@ without_candidate()
 {
 	local package
 	for package in "$@"; do
-		apt-cache policy "$package" 2>/dev/null | grep -q '^  Candidate: [^(]' ||
+		[[ $(apt-cache policy "$package" 2>/dev/null) =~ Candidate:\ [^\(] ]] ||
 			printf '%s\n' "$package"
 	done
 }
