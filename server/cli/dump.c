@@ -22,7 +22,7 @@ static int check_words(const struct cpc_cli_args *args, const char *what)
 	}
 	if (takes_argument(what) != (args->nr == 3)) {
 		return cpc_cli_usage("dump: %s takes %s", what,
-				     takes_argument(what) ? "a number" : "no argument");
+				     takes_argument(what) ? "one argument" : "no argument");
 	}
 	return 0;
 }
@@ -32,9 +32,15 @@ static int dump_backing(const char *pool, struct cpc_backing *backing, const cha
 {
 	int ret = cpc_dump(backing, what, arg, print_line, NULL), out = cpc_cli_finish_output();
 
+	if (ret == -ENOENT)
+		return cpc_cli_fail("%s: there is no tree '%s'", pool, arg);
 	if (ret == -EINVAL)
 		return cpc_cli_fail("%s: there is no pool, or no %s '%s' in it", pool, what,
 				    arg ? arg : "");
+	if (ret == -ENOTSUP)
+		return cpc_cli_fail("%s: the pool's format is newer than this program", pool);
+	if (ret == -EUCLEAN)
+		return cpc_cli_fail("%s: damaged; run coppice check", pool);
 	if (ret)
 		return cpc_cli_fail("%s: dump %s: %s", pool, what, strerror(-ret));
 	return out;
@@ -68,8 +74,9 @@ static int run(int argc, char **argv)
 
 const struct cpc_cli_verb cpc_cli_dump = {
     .name = "dump",
-    .synopsis = "POOL [super | tree ID | log | block BYTENR]",
+    .synopsis = "POOL [super | tree TREE | log | block BYTENR]",
     .summary = "print structures of a pool that nobody has open",
-    .help = "For debugging. The default is super. The output may change at any time.\n",
+    .help = "TREE is root, free-log, the name of a volume or the number of a tree. For debugging:\n"
+	    "the output may change at any time. The default is super.\n",
     .run = run,
 };
