@@ -42,8 +42,9 @@ struct request {
 /* How many slots data may still break. */
 static uint64_t slot_budget(const struct cpc_space *space)
 {
-	return space->nr_slots > space->reserved_nodes ? space->nr_slots - space->reserved_nodes
-						       : 0;
+	uint64_t held = cpc_space_held_slots(space);
+
+	return space->nr_slots > held ? space->nr_slots - held : 0;
 }
 
 /* The most slots that a run of this length can touch. */
@@ -52,17 +53,13 @@ static uint64_t slots_touched(const struct cpc_space *space, uint32_t len)
 	return (len >> space->order) + 2;
 }
 
-int cpc_space_learn(struct cpc_space *space, uint64_t slots)
+int cpc_space_learn(struct cpc_space *space)
 {
-	while (space->nr_slots < slots) {
-		uint64_t group = cpc_group_set_next(&space->sets[CPC_SET_UNKNOWN], 0);
+	uint64_t group = cpc_group_set_next(&space->sets[CPC_SET_UNKNOWN], 0);
 
-		if (group == CPC_GROUP_NONE)
-			return 0;
-		if (cpc_space_group_load(space, group) == -ENOMEM)
-			return -ENOMEM;
-	}
-	return 0;
+	if (group == CPC_GROUP_NONE)
+		return -ENOSPC;
+	return cpc_space_group_load(space, group) == -ENOMEM ? -ENOMEM : 0;
 }
 
 /* Searches the bitmap of a loaded group. */

@@ -57,8 +57,8 @@ struct cpc_space {
 	uint32_t nr_loaded, max_loaded;
 	uint64_t nr_free, nr_used, nr_slots; /* sums over groups; nr_used with bad groups */
 	uint64_t nr_bad, bad_used;
-	uint64_t reserved, reserved_nodes;   /* blocks of data, nodes */
-	uint64_t cursor[CPC_SPACE_NR_KINDS]; /* where the last allocation ended */
+	uint64_t reserved, reserved_nodes, kept_nodes; /* blocks of data, nodes, nodes */
+	uint64_t cursor[CPC_SPACE_NR_KINDS];	       /* where the last allocation ended */
 };
 
 /* --- group.c; all with the lock held --- */
@@ -90,8 +90,14 @@ void cpc_space_group_free(struct cpc_space *space, uint64_t group);
 /* --- alloc.c; with the lock held, may drop it --- */
 int cpc_space_alloc_locked(struct cpc_space *space, enum cpc_space_kind kind, uint32_t want,
 			   uint32_t min, uint64_t *block, uint32_t *got);
-/* Looks at groups until `slots` slots are known of or no group is left. Return: 0 or -ENOMEM. */
-int cpc_space_learn(struct cpc_space *space, uint64_t slots);
+/* Looks at a group whose slots are not known. Return: 0; -ENOSPC all are known; -ENOMEM. */
+int cpc_space_learn(struct cpc_space *space);
+
+/* Slots that data may not break. */
+static inline uint64_t cpc_space_held_slots(const struct cpc_space *space)
+{
+	return space->reserved_nodes + space->kept_nodes;
+}
 
 static inline uint32_t cpc_space_node_blocks(const struct cpc_space *space)
 {

@@ -171,6 +171,8 @@ int cpc_space_alloc(struct cpc_space *space, enum cpc_space_kind kind, uint32_t 
 
 	cpc_mutex_lock(&space->lock);
 	err = cpc_space_alloc_locked(space, kind, want, min, block, got);
+	if (!err && kind != CPC_SPACE_DATA && space->kept_nodes > 0)
+		space->kept_nodes--;
 	cpc_mutex_unlock(&space->lock);
 	return err;
 }
@@ -388,25 +390,76 @@ void cpc_space_set_dirty(struct cpc_space *space, uint64_t group, bool dirty)
 
 /* --- reservations --------------------------------------------------------------------------- */
 
-/* True when `nr` more blocks can be reserved and `keep` remain. */
-static bool blocks_left(const struct cpc_space *space, uint64_t nr, uint64_t keep)
+/* True when `nr` more blocks can be reserved beside `held` slots, and `keep` remain. */
+static bool blocks_left(const struct cpc_space *space, uint64_t nr, uint64_t held, uint64_t keep)
 {
-	uint64_t all = space->reserved + (space->reserved_nodes << space->order);
+	uint64_t all = space->reserved;
 
-	return !__builtin_add_overflow(all, nr, &all) && !__builtin_add_overflow(all, keep, &all) &&
+	return held <= space->nr_free && !__builtin_add_overflow(all, held << space->order, &all) &&
+	       !__builtin_add_overflow(all, nr, &all) && !__builtin_add_overflow(all, keep, &all) &&
 	       all <= space->nr_free;
+}
+
+/*
+ * Reserves `nr` blocks of data and `more` nodes and keeps at least `kept` slots. Learning of slots
+ * drops the lock, so everything is looked at again after each group. Return: 0; -ENOSPC; -ENOMEM.
+ */
+static int reserve_locked(struct cpc_space *space, uint64_t nr, uint64_t keep, uint64_t kept,
+			  uint64_t more)
+{
+	uint64_t held;
+	int err;
+
+	if (kept > space->geo.nr_blocks || more > space->geo.nr_blocks)
+		return -ENOSPC;
+	for (;;) {
+		kept = cpc_max_u64(kept, space->kept_nodes);
+		held = kept + space->reserved_nodes + more;
+		if (!blocks_left(space, nr, held, keep))
+			return -ENOSPC;
+		if (space->nr_slots >= held || held == cpc_space_held_slots(space))
+			break;
+		err = cpc_space_learn(space);
+		if (err)
+			return err;
+	}
+	space->reserved += nr;
+	space->reserved_nodes += more;
+	space->kept_nodes = kept;
+	return 0;
+}
+
+static int reserve(struct cpc_space *space, uint64_t nr, uint64_t keep, uint64_t kept,
+		   uint64_t more)
+{
+	int err;
+
+	cpc_mutex_lock(&space->lock);
+	err = reserve_locked(space, nr, keep, kept, more);
+	cpc_mutex_unlock(&space->lock);
+	return err;
 }
 
 int cpc_space_reserve(struct cpc_space *space, uint64_t nr, uint64_t keep)
 {
-	bool ok;
+	return reserve(space, nr, keep, 0, 0);
+}
 
+int cpc_space_reserve_keeping(struct cpc_space *space, uint64_t nr, uint64_t keep, uint64_t nodes)
+{
+	return reserve(space, nr, keep, nodes, 0);
+}
+
+void cpc_space_keep_at_most(struct cpc_space *space, uint64_t nodes)
+{
 	cpc_mutex_lock(&space->lock);
-	ok = blocks_left(space, nr, keep);
-	if (ok)
-		space->reserved += nr;
+	space->kept_nodes = cpc_min_u64(space->kept_nodes, nodes);
 	cpc_mutex_unlock(&space->lock);
-	return ok ? 0 : -ENOSPC;
+}
+
+int cpc_space_reserve_nodes(struct cpc_space *space, uint64_t nr, uint64_t keep)
+{
+	return reserve(space, 0, keep, 0, nr);
 }
 
 void cpc_space_unreserve(struct cpc_space *space, uint64_t nr)
@@ -415,33 +468,6 @@ void cpc_space_unreserve(struct cpc_space *space, uint64_t nr)
 	cpc_assert(space->reserved >= nr);
 	space->reserved -= nr;
 	cpc_mutex_unlock(&space->lock);
-}
-
-static int reserve_nodes_locked(struct cpc_space *space, uint64_t nr, uint64_t keep)
-{
-	int err;
-
-	if (nr > space->nr_free || !blocks_left(space, nr << space->order, keep))
-		return -ENOSPC;
-	err = cpc_space_learn(space, space->reserved_nodes + nr);
-	if (err)
-		return err;
-	/* The lock may have been dropped. */
-	if (!blocks_left(space, nr << space->order, keep) ||
-	    space->nr_slots < space->reserved_nodes + nr)
-		return -ENOSPC;
-	space->reserved_nodes += nr;
-	return 0;
-}
-
-int cpc_space_reserve_nodes(struct cpc_space *space, uint64_t nr, uint64_t keep)
-{
-	int err;
-
-	cpc_mutex_lock(&space->lock);
-	err = reserve_nodes_locked(space, nr, keep);
-	cpc_mutex_unlock(&space->lock);
-	return err;
 }
 
 void cpc_space_unreserve_nodes(struct cpc_space *space, uint64_t nr)
@@ -461,6 +487,7 @@ void cpc_space_info(struct cpc_space *space, struct cpc_space_info *info)
 	info->free = space->nr_free;
 	info->used = space->nr_used;
 	info->reserved = space->reserved + (space->reserved_nodes << space->order);
+	info->kept_nodes = space->kept_nodes;
 	info->node_slots = space->nr_slots;
 	info->loaded_groups = space->nr_loaded;
 	info->bad_groups = space->nr_bad;

@@ -101,7 +101,9 @@ void cpc_space_unprepare(struct cpc_space *space, uint64_t block, uint64_t nr);
 int cpc_space_get_used(struct cpc_space *space, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE],
 		       uint32_t *used);
 /* A dirty group is not evicted: it has changes that only its loaded bitmap holds. Only a flag: an
- * unloaded group may be set too. The transaction clears it when the group is folded. */
+ * unloaded group may be set too. The transaction sets it before cpc_space_set_used or
+ * cpc_space_clear_used (after them the group might be evicted and read back without the change)
+ * and clears it when the group is folded. */
 void cpc_space_set_dirty(struct cpc_space *space, uint64_t group, bool dirty);
 
 /* --- reservations --- */
@@ -109,6 +111,16 @@ void cpc_space_set_dirty(struct cpc_space *space, uint64_t group, bool dirty);
  * Return: 0 or -ENOSPC. */
 int cpc_space_reserve(struct cpc_space *space, uint64_t nr, uint64_t keep);
 void cpc_space_unreserve(struct cpc_space *space, uint64_t nr);
+/*
+ * The same, and at least `nodes` slots are kept for nodes from now on, beside those reserved one by
+ * one below (`keep` does not count them again): how many a commit needs follows from the whole of
+ * what is reserved and unwritten, so that each writer says the new total. cpc_space_alloc takes
+ * nodes out of the kept ones.
+ * Context: may block in `load`. Return: 0; -ENOSPC and -ENOMEM, nothing changed.
+ */
+int cpc_space_reserve_keeping(struct cpc_space *space, uint64_t nr, uint64_t keep, uint64_t nodes);
+/* Keeps at most `nodes` slots from now on, after a commit. */
+void cpc_space_keep_at_most(struct cpc_space *space, uint64_t nodes);
 /*
  * Reserves room for `nr` nodes, each copy counted. Enough free blocks are not enough: a node needs
  * consecutive ones, so this counts slots; data is kept out of the last ones.
@@ -123,6 +135,7 @@ struct cpc_space_info {
 	uint64_t free;	     /* not busy */
 	uint64_t used;	     /* as of the last commit */
 	uint64_t reserved;   /* of the free ones, for data and nodes */
+	uint64_t kept_nodes; /* slots */
 	uint64_t node_slots; /* nodes that fit, as far as is known */
 	uint64_t loaded_groups, bad_groups;
 };

@@ -485,6 +485,39 @@ static void test_data_leaves_slots_that_nodes_reserved(void **state)
 	cpc_space_destroy(space);
 }
 
+static void test_kept_slots_are_spent_by_nodes_only(void **state)
+{
+	struct cpc_space *space;
+	uint64_t block, data;
+	uint32_t got;
+
+	disk_init(&disk, 6 * 32768, 16384, false);
+	fragment_disk(4);
+	space = disk_open(&disk);
+	assert_int_equal(cpc_space_reserve_keeping(space, 1, 0, 8193), -ENOSPC);
+	assert_int_equal(cpc_space_reserve_keeping(space, 1, 0, UINT64_MAX), -ENOSPC);
+	assert_int_equal(info_of(space).reserved, 0);
+	assert_int_equal(cpc_space_reserve_nodes(space, 192, 0), 0);
+	assert_int_equal(cpc_space_reserve_keeping(space, 1, 0, 8001), -ENOSPC);
+	assert_int_equal(cpc_space_reserve_keeping(space, 1, 0, 8000), 0);
+	data = info_of(space).free - 4 * 8192;
+	assert_int_equal(cpc_space_reserve_keeping(space, data, 0, 500), -ENOSPC);
+	assert_int_equal(cpc_space_reserve_keeping(space, data - 1, 0, 500), 0);
+	for (; data > 0; data -= got)
+		assert_int_equal(
+		    cpc_space_alloc_reserved(space, CPC_SPACE_DATA, 1, 1, &block, &got), 0);
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 1, 1, &block, &got), -ENOSPC);
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_NODE, 4, 4, &block, &got), 0);
+	assert_int_equal(info_of(space).kept_nodes, 7999);
+	cpc_space_keep_at_most(space, 9000);
+	assert_int_equal(info_of(space).kept_nodes, 7999);
+	cpc_space_keep_at_most(space, 7998);
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 9, 1, &block, &got), 0);
+	assert_int_equal(got, 4);
+	assert_int_equal(cpc_space_alloc(space, CPC_SPACE_DATA, 9, 1, &block, &got), -ENOSPC);
+	cpc_space_destroy(space);
+}
+
 static struct cpc_space *racing_space;
 
 /* Somebody reserves nodes at the moment when the lock is dropped for a load. */
@@ -643,6 +676,7 @@ int main(void)
 	    TEST(test_addresses_outside_the_data_area_are_damage),
 	    TEST(test_reservations_are_bounded_by_free_blocks),
 	    TEST(test_data_leaves_slots_that_nodes_reserved),
+	    TEST(test_kept_slots_are_spent_by_nodes_only),
 	    TEST(test_slots_reserved_during_a_load_are_left),
 	    TEST(test_reserved_allocations_never_fail),
 	    TEST(test_operations_without_memory_change_nothing),
