@@ -14,8 +14,10 @@
 
 #include <sys/mman.h>
 
-/* Buffers freed by one walk of the clock, so that the next allocations need none. */
-#define EVICT_BATCH 16u
+/* Buffers freed by one walk of the clock, so that the next allocations need none; and how many
+ * the hand looks at under one lock. */
+#define EVICT_BATCH 32u
+#define HAND_STEP   64u
 
 int cpc_memory_init(struct cpc_memory *m, size_t bytes)
 {
@@ -85,48 +87,85 @@ void cpc_buf_put(struct cpc_engine *e, struct cpc_buf *buf)
 		give_free(&e->memory, buf);
 }
 
-/* Takes a clean buffer that only its index holds out of it. `vol` was read from the buffer. */
+/* Takes a clean buffer that only its index holds out of it; vol->cache_lock is held. */
 static bool evict(struct cpc_volume *vol, struct cpc_buf *buf)
 {
-	bool ok = false;
-
-	cpc_mutex_lock(&vol->cache_lock);
-	if (atomic_load_explicit(&buf->vol, memory_order_relaxed) == vol && !buf->flags &&
-	    atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1) {
-		cpc_assert(cpc_xa_erase(&vol->cache, buf->block) == buf);
-		atomic_store_explicit(&buf->vol, NULL, memory_order_relaxed);
-		ok = true;
-	}
-	cpc_mutex_unlock(&vol->cache_lock);
-	return ok;
+	if (atomic_load_explicit(&buf->vol, memory_order_relaxed) != vol || buf->flags ||
+	    atomic_load_explicit(&buf->refs, memory_order_relaxed) != 1)
+		return false;
+	cpc_assert(cpc_xa_erase(&vol->cache, buf->block) == buf);
+	atomic_store_explicit(&buf->vol, NULL, memory_order_relaxed);
+	atomic_store_explicit(&buf->refs, 0, memory_order_relaxed);
+	return true;
 }
 
-/* Looks at no more than two rounds of the arena: one takes the marks away, one finds. */
-static unsigned run_clock(struct cpc_engine *e, unsigned want)
+/* A buffer the hand may take: in an index and not seen since the last round. */
+static struct cpc_volume *candidate(struct cpc_buf *buf)
 {
-	struct cpc_memory *m = &e->memory;
-	unsigned found = 0;
+	struct cpc_volume *vol = atomic_load_explicit(&buf->vol, memory_order_acquire);
 
-	/* A volume is freed through epoch, so the pointer read from a buffer stays good. */
-	cpc_epoch_enter();
-	for (size_t i = 0; i < 2 * m->nr && found < want; i++) {
-		size_t at = atomic_fetch_add_explicit(&m->hand, 1, memory_order_relaxed) % m->nr;
-		struct cpc_buf *buf = &m->bufs[at];
-		struct cpc_volume *vol = atomic_load_explicit(&buf->vol, memory_order_acquire);
+	if (!vol || !atomic_load_explicit(&buf->referenced, memory_order_relaxed))
+		return vol;
+	atomic_store_explicit(&buf->referenced, 0, memory_order_relaxed);
+	return NULL;
+}
+
+/* Moves what can be evicted of bufs[at, at + HAND_STEP) to `found`, one lock a volume's run. */
+static unsigned evict_step(struct cpc_memory *m, size_t at, struct cpc_list *found)
+{
+	struct cpc_volume *locked = NULL;
+	unsigned nr = 0;
+
+	for (size_t i = at; i < at + HAND_STEP && i < m->nr; i++) {
+		struct cpc_buf *buf = &m->bufs[i];
+		struct cpc_volume *vol = candidate(buf);
 
 		if (!vol)
 			continue;
-		if (atomic_load_explicit(&buf->referenced, memory_order_relaxed)) {
-			atomic_store_explicit(&buf->referenced, 0, memory_order_relaxed);
-			continue;
+		if (vol != locked) {
+			if (locked)
+				cpc_mutex_unlock(&locked->cache_lock);
+			cpc_mutex_lock(&vol->cache_lock);
+			locked = vol;
 		}
 		if (evict(vol, buf)) {
-			cpc_buf_put(e, buf);
-			found++;
+			cpc_list_add_tail(found, &buf->node);
+			nr++;
 		}
 	}
+	if (locked)
+		cpc_mutex_unlock(&locked->cache_lock);
+	return nr;
+}
+
+static void give_free_list(struct cpc_memory *m, struct cpc_list *found, unsigned nr)
+{
+	cpc_mutex_lock(&m->lock);
+	cpc_list_splice_tail(&m->free, found);
+	m->nr_free += nr;
+	cpc_cond_broadcast(&m->freed);
+	cpc_mutex_unlock(&m->lock);
+}
+
+/* Looks at no more than two rounds of the arena: one takes the marks away, one finds. */
+static void run_clock(struct cpc_engine *e)
+{
+	struct cpc_memory *m = &e->memory;
+	size_t steps = cpc_div_round_up(m->nr, HAND_STEP);
+	struct cpc_list found;
+	unsigned nr = 0;
+
+	cpc_list_init(&found);
+	/* A volume is freed through epoch, so the pointer read from a buffer stays good. */
+	cpc_epoch_enter();
+	for (size_t i = 0; i < 2 * steps && nr < EVICT_BATCH; i++) {
+		size_t at = atomic_fetch_add_explicit(&m->hand, 1, memory_order_relaxed) % steps;
+
+		nr += evict_step(m, at * HAND_STEP, &found);
+	}
 	cpc_epoch_exit();
-	return found;
+	if (nr)
+		give_free_list(m, &found, nr);
 }
 
 struct cpc_buf *cpc_buf_try_alloc(struct cpc_engine *e)
@@ -135,7 +174,7 @@ struct cpc_buf *cpc_buf_try_alloc(struct cpc_engine *e)
 
 	if (buf)
 		return buf;
-	run_clock(e, EVICT_BATCH);
+	run_clock(e);
 	return take_free(&e->memory);
 }
 

@@ -67,7 +67,7 @@ struct cpc_memory {
 	struct cpc_list free;  /* lock */
 	size_t nr_free;	       /* lock */
 	struct cpc_cond freed; /* a buffer became free */
-	_Atomic size_t hand;   /* of the clock */
+	_Atomic size_t hand;   /* of the clock, in steps */
 };
 
 int cpc_memory_init(struct cpc_memory *m, size_t bytes);
