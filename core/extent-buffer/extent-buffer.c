@@ -363,6 +363,16 @@ void cpc_eb_forget(struct cpc_eb_cache *cache, uint64_t bytenr)
 	cpc_mutex_unlock(&cache->lock);
 }
 
+static bool indexed(struct cpc_eb_cache *cache, uint64_t index)
+{
+	bool found;
+
+	cpc_epoch_enter();
+	found = cpc_xa_load(&cache->index, index);
+	cpc_epoch_exit();
+	return found;
+}
+
 static void fill_header(const struct cpc_eb *eb)
 {
 	struct cpc_disk_node *header = eb->data;
@@ -382,7 +392,7 @@ int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t 
 
 	if (!eb)
 		return -ENOMEM;
-	if (cpc_xa_get_mark(&cache->index, cpc_eb_index(bytenr[0]), CPC_MARK_NONE))
+	if (indexed(cache, cpc_eb_index(bytenr[0])))
 		cpc_eb_forget(cache, bytenr[0]);
 	memset(eb->data, 0, cache->nodesize);
 	fill_header(eb);

@@ -225,6 +225,16 @@ static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark, size_
 /* --- sync
  * ------------------------------------------------------------------------------------------- */
 
+static bool any_dirty(struct cpc_eb_cache *cache)
+{
+	bool any;
+
+	cpc_epoch_enter();
+	any = cpc_xa_marked(&cache->index, CPC_MARK_DIRTY);
+	cpc_epoch_exit();
+	return any;
+}
+
 static void tag_dirty(struct cpc_eb_cache *cache)
 {
 	uint64_t index = 0;
@@ -257,8 +267,8 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 	int ret = 0, error;
 
 	if (!cache->p.fe)
-		return cpc_xa_marked(&cache->index, CPC_MARK_DIRTY) ? -EROFS : 0;
-	if (cpc_xa_marked(&cache->index, CPC_MARK_DIRTY)) {
+		return any_dirty(cache) ? -EROFS : 0;
+	if (any_dirty(cache)) {
 		tag_dirty(cache);
 		ret = write_marked(cache, CPC_MARK_TOWRITE, SIZE_MAX);
 	}
@@ -273,7 +283,7 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 
 void cpc_eb_write_some(struct cpc_eb_cache *cache, size_t max)
 {
-	if (!cache->p.fe || max < cache->nodesize || !cpc_xa_marked(&cache->index, CPC_MARK_DIRTY))
+	if (!cache->p.fe || max < cache->nodesize || !any_dirty(cache))
 		return;
 	/* Without memory nothing is written: sync will. */
 	(void)write_marked(cache, CPC_MARK_DIRTY, max / cache->nodesize);
