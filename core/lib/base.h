@@ -24,7 +24,7 @@
 
 #define CPC_ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 
-#define cpc_container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define cpc_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 static inline uint64_t cpc_min_u64(uint64_t a, uint64_t b)
 {

@@ -38,19 +38,19 @@ static int default_random(void *buf, size_t len)
 }
 
 const struct cpc_hooks cpc_hooks_default = {
-	.alloc = default_alloc,
-	.free = free,
-	.monotonic_ns = default_monotonic_ns,
-	.realtime_s = default_realtime_s,
-	.random = default_random,
+    .alloc = default_alloc,
+    .free = free,
+    .monotonic_ns = default_monotonic_ns,
+    .realtime_s = default_realtime_s,
+    .random = default_random,
 };
 
 struct cpc_hooks cpc_hooks = {
-	.alloc = default_alloc,
-	.free = free,
-	.monotonic_ns = default_monotonic_ns,
-	.realtime_s = default_realtime_s,
-	.random = default_random,
+    .alloc = default_alloc,
+    .free = free,
+    .monotonic_ns = default_monotonic_ns,
+    .realtime_s = default_realtime_s,
+    .random = default_random,
 };
 
 void cpc_assert_failed(const char *cond, const char *file, int line, const char *func)

@@ -16,8 +16,8 @@ struct cpc_hooks {
 	/* `align` is 0 or a power of two, `size` > 0. Memory is not zeroed. */
 	void *(*alloc)(size_t align, size_t size);
 	void (*free)(void *ptr);
-	uint64_t (*monotonic_ns)(void); /* never used for ordering what is durable */
-	int64_t (*realtime_s)(void);	/* shown to users only */
+	uint64_t (*monotonic_ns)(void);	      /* never used for ordering what is durable */
+	int64_t (*realtime_s)(void);	      /* shown to users only */
 	int (*random)(void *buf, size_t len); /* 0 or negative errno */
 };
 

@@ -61,7 +61,7 @@ static inline void cpc_list_splice_tail(struct cpc_list *to, struct cpc_list *fr
 	cpc_list_init(from);
 }
 
-#define cpc_list_entry(ptr, type, member) cpc_container_of(ptr, type, member)
+#define cpc_list_entry(ptr, type, member)  cpc_container_of(ptr, type, member)
 #define cpc_list_first(head, type, member) cpc_container_of((head)->next, type, member)
 
 #define cpc_list_for_each(pos, head) for (pos = (head)->next; pos != (head); pos = pos->next)

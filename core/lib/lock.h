@@ -12,24 +12,24 @@
 
 /* Outermost first. A gap is left between ranks for locks to come. */
 enum cpc_lock_rank {
-	CPC_RANK_POOL = 10,	      /* names, open and close */
-	CPC_RANK_COMMIT = 20,	      /* one commit at a time */
-	CPC_RANK_WRITEBACK = 25,      /* one cut in writeback per volume */
-	CPC_RANK_MERGE = 28,	      /* one compaction of a volume's runs */
-	CPC_RANK_TRANSACTION = 30,    /* commit state, waiters */
-	CPC_RANK_VOLUME = 40,	      /* epochs, tickets, open cut */
-	CPC_RANK_VIEW = 45,	      /* current view, retired views */
+	CPC_RANK_POOL = 10,	   /* names, open and close */
+	CPC_RANK_COMMIT = 20,	   /* one commit at a time */
+	CPC_RANK_WRITEBACK = 25,   /* one cut in writeback per volume */
+	CPC_RANK_MERGE = 28,	   /* one compaction of a volume's runs */
+	CPC_RANK_TRANSACTION = 30, /* commit state, waiters */
+	CPC_RANK_VOLUME = 40,	   /* epochs, tickets, open cut */
+	CPC_RANK_VIEW = 45,	   /* current view, retired views */
 	CPC_RANK_IO_TREE = 50,
-	CPC_RANK_CACHE = 55,	      /* data cache index of one volume */
-	CPC_RANK_COPY = 60,	      /* content of a data buffer */
+	CPC_RANK_CACHE = 55, /* data cache index of one volume */
+	CPC_RANK_COPY = 60,  /* content of a data buffer */
 	CPC_RANK_EXTENT_BUFFER = 65,
 	CPC_RANK_SPACE = 70,
-	CPC_RANK_THROTTLE = 73,	      /* writers that wait for memory */
-	CPC_RANK_MEMORY = 75,	      /* free buffers, budgets */
+	CPC_RANK_THROTTLE = 73, /* writers that wait for memory */
+	CPC_RANK_MEMORY = 75,	/* free buffers, budgets */
 	CPC_RANK_FLUSH_EPOCH = 80,
 	CPC_RANK_BACKING = 85,
 	CPC_RANK_STATS = 90,
-	CPC_RANK_LEAF = 100	      /* takes nothing below it */
+	CPC_RANK_LEAF = 100 /* takes nothing below it */
 };
 
 struct cpc_mutex {
