@@ -6,6 +6,7 @@ cost. `table[job][peer]` holds the medians.
 """
 
 import json
+import re
 import shutil
 import statistics
 
@@ -20,6 +21,18 @@ COST = {  # column: how it follows from the medians of a job and peer
     "device flushes/flush": lambda row: (row["device_flushes"] / row["flushes"]
                                          if row["flushes"] else None),
 }
+
+
+DEFAULT_CACHE = "256M"
+MEMORY_BESIDES = 64 << 20
+
+
+def parse_size(text):
+    """Bytes of a size such as 512M; ValueError when it is none."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)", text.upper())
+    if not match:
+        raise ValueError(f"{text}: want a size such as 512M or 4G")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 
 
 def medians(measurements):
@@ -39,6 +52,20 @@ def medians(measurements):
             row["cost"] = {name: rule(row) for name, rule in COST.items()}
             peers[peer] = row
     return table
+
+
+def memory_verdicts(table, peer_names):
+    """[(text, met)]: the peak of our server against its cache and a constant. nbdkit's buffers, one
+    for each worker of each connection, are in the peak though the cache does not bound them."""
+    found = []
+    for ours in filter(is_ours, peer_names):
+        peak = max((row["max_rss"] for peers in table.values() for name, row in peers.items()
+                    if name == ours), default=0)
+        cache = parse_size(ours.partition(":")[2] or DEFAULT_CACHE)
+        found.append((f"{ours}: peak RSS {peak >> 20} MiB, "
+                      f"wanted {(cache + MEMORY_BESIDES) >> 20} (cache + 64) or less",
+                      peak <= cache + MEMORY_BESIDES))
+    return found
 
 
 def is_ours(peer):
@@ -119,16 +146,17 @@ def text(jobs, peer_names, measurements, nr_rounds):
         parts += ["\nOurs divided by theirs; best is the best peer that stores anything.\n",
                   grid(["job", "ours", *compared, "best"], rows)]
     for name in COST:
+        cells = {job.title: [table[job.name].get(peer, {}).get("cost", {}).get(name)
+                             for peer in peer_names] for job in jobs}
         parts += [f"\nServer, {name}.\n",
-                  grid(["job", *peer_names],
-                       [[job.title, *(number(table[job.name][peer]["cost"][name])
-                                      if peer in table[job.name] else "" for peer in peer_names)]
-                        for job in jobs])]
+                  grid(["job", *peer_names], [[title, *map(number, row)]
+                                              for title, row in cells.items() if any(row)])]
     judged = [(job, verdict) for job in jobs for verdict in verdicts(job, table[job.name])]
-    if judged:
+    lines = [(f"{job.title}: {words}", met) for job, (words, met) in judged]
+    lines += memory_verdicts(table, peer_names)
+    if lines:
         parts.append("\nTargets\n")
-        parts += [f"  {'met ' if met else 'MISS'}  {job.title}: {words}"
-                  for job, (words, met) in judged]
+        parts += [f"  {'met ' if met else 'MISS'}  {words}" for words, met in lines]
     return "\n".join(parts)
 
 
