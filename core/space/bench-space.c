@@ -83,6 +83,10 @@ static void bench_alloc(struct cpc_space *space, enum cpc_space_kind kind, uint3
 	for (; n < loops && cpc_space_alloc(space, kind, want, min, &block, &got) == 0; n++)
 		blocks += got;
 	t = cpc_now_ns() - t;
+	if (n == 0) {
+		printf("  no room for %u blocks\n", min);
+		return;
+	}
 	printf("  %s want %3u: %7llu allocations, %6.1f blocks each, %7.1f ns each, %6.1f ns a "
 	       "block\n",
 	       kind == CPC_SPACE_DATA ? "data" : "node", want, (unsigned long long)n,
