@@ -789,6 +789,45 @@ static void nodes_that_do_not_fit_their_place_are_refused(void **state)
 	refuse_root_edit(edit_data_blocks, false);
 }
 
+/* The second leaf begins, as its parent says, before the first one ends. */
+static void leaves_that_overlap_are_refused(void **state)
+{
+	struct cpc_disk_child *child;
+	struct cpc_node_ptr ptr;
+	struct tt_ops ops;
+	struct tt t;
+	uint8_t *root, *leaf;
+	uint64_t key;
+
+	tt_create(&t, 4096, true, VOLUME_TREE, base_seed);
+	tt_ops_init(&ops);
+	for (uint64_t at = 0; at < 1000; at += 2)
+		tt_op_put(&t, &ops, at, 1, 1);
+	assert_int_equal(tt_apply(&t, &ops), 0);
+	assert_int_equal(t.root.level, 1);
+	tt_reopen(&t, SIZE_MAX);
+	root = malloc(t.nodesize);
+	leaf = malloc(t.nodesize);
+	cpc_powercut_peek(t.pc, t.root.bytenr[0], root, t.nodesize);
+	child = (struct cpc_disk_child *)(root + sizeof(struct cpc_disk_node)) + 1;
+	cpc_ptr_decode(&ptr, &child->ptr);
+	cpc_powercut_peek(t.pc, ptr.bytenr[0], leaf, t.nodesize);
+	key = cpc_get_le64(&child->key) - 3;
+	cpc_put_le64(&((struct cpc_disk_item *)(leaf + sizeof(struct cpc_disk_node)))->key, key);
+	poke_node(&t, &ptr, leaf);
+	cpc_put_le64(&child->key, key);
+	cpc_put_le32(&child->ptr.csum, ptr.csum);
+	poke_node(&t, &t.root, root);
+	assert_int_equal(walk_all(&t), -EUCLEAN);
+	tt_ops_reset(&ops);
+	tt_op_remove_keys(&t, &ops, 0, UINT64_MAX);
+	assert_int_equal(tt_apply(&t, &ops), -EUCLEAN);
+	free(root);
+	free(leaf);
+	tt_ops_free(&ops);
+	tt_destroy(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -812,6 +851,7 @@ int main(void)
 	    cmocka_unit_test(a_failing_callback_leaves_the_old_tree),
 	    cmocka_unit_test(no_memory_leaves_the_old_tree),
 	    cmocka_unit_test(an_unreadable_node_leaves_the_old_tree),
+	    cmocka_unit_test(leaves_that_overlap_are_refused),
 	    cmocka_unit_test(nodes_that_do_not_fit_their_place_are_refused),
 	};
 

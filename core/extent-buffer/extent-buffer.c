@@ -325,12 +325,15 @@ int cpc_eb_read(struct cpc_eb_cache *cache, const struct cpc_node_ptr *ptr, uint
 		struct cpc_eb **out)
 {
 	struct cpc_eb *eb = lookup(cache, cpc_eb_index(ptr->bytenr[0]));
-	int ret = eb ? 0 : load(cache, ptr, owner, &eb);
+	int ret = 0;
 
+	/* Only the second use counts: what is read once in passing does not push out the rest. */
+	if (!eb)
+		ret = load(cache, ptr, owner, &eb);
+	else if (!(cpc_eb_flags(eb) & EB_USED))
+		cpc_eb_set_flag(eb, EB_USED);
 	if (ret)
 		return ret;
-	if (!(cpc_eb_flags(eb) & EB_USED))
-		cpc_eb_set_flag(eb, EB_USED);
 	ret = cpc_eb_compare(eb, ptr, owner);
 	if (ret)
 		cpc_eb_put(eb);

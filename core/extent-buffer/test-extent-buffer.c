@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -383,11 +384,16 @@ static void stale_and_misdirected_nodes_are_refused(void **state)
 	assert_int_equal(cpc_eb_sync(f.cache), 0);
 	reopen(&f, SIZE_MAX);
 	expect_foreign(&f, stale);
+	/* Even where the parent's checksum would match: another address, another pool. */
 	cpc_powercut_peek(f.pc, f.ptr[1].bytenr[0], node, 4096);
+	cpc_put_le64(&header->generation, 6);
+	recompute(node);
+	f.ptr[0].csum = cpc_get_le32(&header->csum);
 	expect_foreign(&f, node);
-	cpc_powercut_peek(f.pc, f.ptr[0].bytenr[0], node, 4096);
+	cpc_put_le64(&header->bytenr, f.ptr[0].bytenr[0]);
 	header->uuid[0] ^= 1;
 	recompute(node);
+	f.ptr[0].csum = cpc_get_le32(&header->csum);
 	expect_foreign(&f, node);
 	/* What the pointer says has to match, too: on the device and in memory. */
 	for (unsigned in_memory = 0; in_memory < 2; in_memory++) {
@@ -512,18 +518,15 @@ static void a_tiny_cache_stays_tiny(void **state)
 static void used_nodes_outlive_unused_ones(void **state)
 {
 	struct fixture f;
-	uint64_t before;
 
 	create(&f, 4096, true);
 	make_stored(&f);
 	cpc_eb_set_limit(f.cache, 8 * 4096);
-	for (unsigned i = 0; i < NODES; i++) {
+	for (unsigned i = 1; i < NODES; i++) {
 		assert_int_equal(read_node(&f, 0), 0);
-		assert_int_equal(read_node(&f, 1 + i % (NODES - 1)), 0);
+		assert_int_equal(read_node(&f, i), 0);
 	}
-	before = reads(&f);
-	assert_int_equal(read_node(&f, 0), 0);
-	assert_true(reads(&f) == before);
+	assert_true(reads(&f) == NODES);
 	destroy(&f);
 }
 
@@ -693,32 +696,51 @@ static void what_becomes_dirty_during_a_sync_is_not_waited_for(void **state)
 	destroy(&f);
 }
 
-static void *forget_in_thread(void *arg)
-{
-	struct reader *r = arg;
+/* What a thread does while a write is held; it must not return before the write has. */
+enum what { FORGET, ABORT, SYNC };
 
-	cpc_eb_forget(r->f->cache, r->f->ptr[0].bytenr[0]);
-	r->first_error = stats_of(r->f).writeback_bytes ? -EBUSY : 0;
+struct waiter {
+	struct fixture *f;
+	pthread_t thread;
+	enum what what;
+	bool early;
+};
+
+static void *wait_in_thread(void *arg)
+{
+	struct waiter *w = arg;
+
+	if (w->what == FORGET)
+		cpc_eb_forget(w->f->cache, w->f->ptr[0].bytenr[0]);
+	else if (w->what == ABORT)
+		cpc_eb_abort(w->f->cache, 5);
+	else
+		cpc_eb_sync(w->f->cache);
+	w->early = stats_of(w->f).writeback_bytes > 0;
 	return NULL;
 }
 
-static void forgetting_waits_for_the_write(void **state)
+static void forget_abort_and_sync_wait_for_another_threads_write(void **state)
 {
-	struct fixture f;
-	struct reader sync = {.f = &f}, forget = {.f = &f};
+	for (enum what what = FORGET; what <= SYNC; what++) {
+		struct fixture f;
+		struct reader sync = {.f = &f};
+		struct waiter w = {.f = &f, .what = what};
 
-	create(&f, 4096, true);
-	assert_int_equal(make(&f, 0, 5), 0);
-	cpc_powercut_hold(f.pc, CPC_HOLD_WRITES);
-	assert_int_equal(cpc_thread_start(&sync.thread, "sync", sync_in_thread, &sync), 0);
-	cpc_powercut_wait_held(f.pc, 1);
-	assert_int_equal(cpc_thread_start(&forget.thread, "forget", forget_in_thread, &forget), 0);
-	cpc_powercut_release(f.pc);
-	pthread_join(sync.thread, NULL);
-	pthread_join(forget.thread, NULL);
-	assert_int_equal(forget.first_error, 0);
-	assert_true(stats_of(&f).cached_bytes == 0);
-	destroy(&f);
+		create(&f, 4096, true);
+		assert_int_equal(make(&f, 0, 5), 0);
+		cpc_powercut_hold(f.pc, CPC_HOLD_WRITES);
+		assert_int_equal(cpc_thread_start(&sync.thread, "sync", sync_in_thread, &sync), 0);
+		cpc_powercut_wait_held(f.pc, 1);
+		assert_int_equal(cpc_thread_start(&w.thread, "waiter", wait_in_thread, &w), 0);
+		usleep(30000);
+		cpc_powercut_release(f.pc);
+		pthread_join(sync.thread, NULL);
+		pthread_join(w.thread, NULL);
+		assert_false(w.early);
+		assert_true(stats_of(&f).cached_bytes == (what == FORGET ? 0 : 4096));
+		destroy(&f);
+	}
 }
 
 int main(void)
@@ -745,7 +767,7 @@ int main(void)
 	    cmocka_unit_test(readers_and_a_writer_at_once),
 	    cmocka_unit_test(many_readers_of_one_node_read_it_once),
 	    cmocka_unit_test(what_becomes_dirty_during_a_sync_is_not_waited_for),
-	    cmocka_unit_test(forgetting_waits_for_the_write),
+	    cmocka_unit_test(forget_abort_and_sync_wait_for_another_threads_write),
 	};
 
 	cpc_log_set_sink(count_errors);
