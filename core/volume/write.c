@@ -205,12 +205,8 @@ static const void *direct_data(struct cpc_data_writer *writer, size_t i)
 	return d->bounce + (d->zeroes ? 0 : i * CPC_BLOCK_SIZE);
 }
 
-static void direct_written(struct cpc_data_writer *writer, uint32_t nr)
-{
-	cpc_unreserve(writer->engine, nr);
-}
-
-static struct direct *direct_new(struct writer *w)
+/* `nr`: blocks of data there will be and that are reserved; a hole beside them may be exabytes. */
+static struct direct *direct_new(struct writer *w, uint64_t nr)
 {
 	struct direct *d = cpc_zalloc(sizeof(*d));
 
@@ -224,10 +220,10 @@ static struct direct *direct_new(struct writer *w)
 	}
 	d->writer.engine = w->vol->engine;
 	d->writer.data = direct_data;
-	d->writer.written = direct_written;
+	d->writer.reserved = nr;
 	d->writer.bytenr = d->bytenr;
 	d->writer.csums = d->csums;
-	cpc_run_builder_init(&d->builder, w->nr / CPC_EXTENT_MAX_BLOCKS + 2, w->nr);
+	cpc_run_builder_init(&d->builder, nr / CPC_EXTENT_MAX_BLOCKS + 3, nr);
 	return d;
 }
 
@@ -336,15 +332,9 @@ static int write_chunks(struct direct *d)
 	return ret;
 }
 
-static uint64_t run_data_blocks(const struct cpc_run_builder *b)
-{
-	return b->run ? b->run->data_blocks : 0;
-}
-
 static int write_direct(struct writer *w)
 {
 	struct cpc_engine *e = w->vol->engine;
-	uint64_t written;
 	struct direct *d;
 	int ret = cpc_map_throttle(e);
 
@@ -352,7 +342,7 @@ static int write_direct(struct writer *w)
 		ret = cpc_reserve(w->vol, w->block, w->nr);
 	if (ret)
 		return ret;
-	d = direct_new(w);
+	d = direct_new(w, w->nr);
 	if (!d) {
 		cpc_unreserve(e, w->nr);
 		return -ENOMEM;
@@ -365,9 +355,8 @@ static int write_direct(struct writer *w)
 		return ret;
 	}
 	ret = write_chunks(d);
-	written = run_data_blocks(&d->builder);
 	ret = link_direct(w, &d->builder, ret);
-	cpc_unreserve(e, w->nr - written);
+	cpc_unreserve(e, d->writer.reserved);
 	direct_free(d);
 	return ret;
 }
@@ -448,7 +437,7 @@ static int zero_with_edges(struct writer *w, uint64_t start, uint64_t end)
 {
 	struct cpc_engine *e = w->vol->engine;
 	uint64_t first = start >> CPC_BLOCK_SHIFT, last = end >> CPC_BLOCK_SHIFT;
-	uint64_t edges = (first - w->block) + (w->block + w->nr - last), written;
+	uint64_t edges = (first - w->block) + (w->block + w->nr - last);
 	struct direct *d;
 	int ret = cpc_map_throttle(e);
 
@@ -456,7 +445,7 @@ static int zero_with_edges(struct writer *w, uint64_t start, uint64_t end)
 		ret = cpc_reserve(w->vol, w->block, edges);
 	if (ret)
 		return ret;
-	d = direct_new(w);
+	d = direct_new(w, edges);
 	ret = d ? lock_range(w) : -ENOMEM;
 	if (ret) {
 		cpc_unreserve(e, edges);
@@ -471,9 +460,8 @@ static int zero_with_edges(struct writer *w, uint64_t start, uint64_t end)
 	cpc_run_builder_hole(&d->builder, first, last - first);
 	if (!ret && w->block + w->nr > last)
 		ret = write_chunk(d, last, 1);
-	written = run_data_blocks(&d->builder);
 	ret = link_direct(w, &d->builder, ret);
-	cpc_unreserve(e, edges - written);
+	cpc_unreserve(e, d->writer.reserved);
 	direct_free(d);
 	return ret;
 }
