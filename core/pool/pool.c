@@ -17,6 +17,9 @@
 #include "lib/log.h"
 #include "volume/engine.h"
 
+/* Commits that a new name waits for in a full pool. */
+#define NAME_COMMITS 6u
+
 struct entry {
 	char *name;
 	uint64_t id;
@@ -370,14 +373,29 @@ static int commit_failed(struct cpc_error *err, int ret, const char *what, const
 }
 
 /* A node's worth of space for the commit that writes the name. */
-static int room_for_name(struct cpc_pool *pool)
+static bool room_for_name(struct cpc_pool *pool)
 {
 	struct cpc_space_info info;
 	uint64_t node =
 	    (uint64_t)pool->store->geo.nodesize / CPC_BLOCK_SIZE * pool->store->geo.copies;
 
 	cpc_space_info(pool->store->space, &info);
-	return info.free > info.reserved + 32 * node ? 0 : -ENOSPC;
+	return info.free > info.reserved + 32 * node;
+}
+
+/* Commits may have to free what was deleted before. */
+static int make_room_for_name(struct cpc_pool *pool)
+{
+	for (unsigned i = 0; i < NAME_COMMITS && !room_for_name(pool); i++) {
+		int ret;
+
+		if (!cpc_engine_commit_may_help(pool->engine))
+			break;
+		ret = cpc_engine_commit(pool->engine, false);
+		if (ret)
+			return ret;
+	}
+	return room_for_name(pool) ? 0 : -ENOSPC;
 }
 
 static int create_item(struct cpc_pool *pool, const char *name, uint64_t size,
@@ -428,8 +446,11 @@ static int create_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 		return fail(err, -EEXIST, "volume '%s' exists already", name);
 	if (pool->nr >= CPC_MAX_VOLUMES || pool->next_volume >= UINT32_MAX)
 		return fail(err, -ENOSPC, "the pool has no room for more volumes");
-	if (room_for_name(pool))
-		return fail(err, -ENOSPC, "the pool is full: trim or delete something first");
+	ret = make_room_for_name(pool);
+	if (ret == -ENOSPC)
+		return fail(err, ret, "the pool is full: trim or delete something first");
+	if (ret)
+		return commit_failed(err, ret, "creation", name);
 	if (create_item(pool, name, size, &item))
 		return fail(err, -EIO, "no random numbers for a uuid");
 	return create_entry(pool, &item, err);

@@ -51,6 +51,8 @@ void cpc_engine_refuse(struct cpc_engine *e);
 
 /* Commits everything answered before the call. Return: 0: it is durable. */
 int cpc_engine_commit(struct cpc_engine *e, bool clean);
+/* Whether a commit could bring blocks back: pinned, dropped, or overwritten ones. */
+bool cpc_engine_commit_may_help(struct cpc_engine *e);
 /* The same, unless nothing waits for a commit. */
 int cpc_engine_commit_if_dirty(struct cpc_engine *e);
 

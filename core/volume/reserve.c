@@ -4,7 +4,8 @@
  *
  * Space. A write reserves a block of the pool for each block it may dirty, before it is answered.
  * Beyond that the pool keeps free:
- *   - what two commits need for nodes (one may be running while the next collects), meta_blocks();
+ *   - places for the nodes of two commits (one may be running while the next collects),
+ * meta_nodes();
  *   - what the trees would need if every mapped block stood alone, growth_blocks(), so that
  *     overwriting a full pool never runs into the growth of its own metadata;
  *   - the overwrite reserve, a sixteenth of the pool up to 64 MiB: a write that only replaces
@@ -30,8 +31,8 @@ static uint64_t node_blocks(const struct cpc_store *store)
 	return (uint64_t)(store->geo.nodesize >> CPC_BLOCK_SHIFT) * store->geo.copies;
 }
 
-/* Blocks that one commit of `entries` changes may need for nodes. */
-static uint64_t meta_blocks(struct cpc_engine *e, uint64_t entries)
+/* Nodes, each copy counted, that one commit of `entries` changes may need. */
+static uint64_t meta_nodes(struct cpc_engine *e, uint64_t entries)
 {
 	const struct cpc_store *store = e->store;
 	uint64_t half_leaf = (store->geo.nodesize - sizeof(struct cpc_disk_node)) / ENTRY_BYTES / 2;
@@ -41,7 +42,7 @@ static uint64_t meta_blocks(struct cpc_engine *e, uint64_t entries)
 	uint64_t free_entries = cpc_min_u64(2 * entries, 340 * store->geo.nr_groups);
 	uint64_t log = free_entries * sizeof(struct cpc_disk_free_entry) / store->geo.nodesize;
 
-	return (cpc_min_u64(by_path, by_tree) + log + level + 8) * node_blocks(store);
+	return (cpc_min_u64(by_path, by_tree) + log + level + 8) * store->geo.copies;
 }
 
 static uint64_t growth_blocks(struct cpc_engine *e, uint64_t entries)
@@ -60,19 +61,28 @@ static uint64_t overwrite_blocks(const struct cpc_engine *e)
 	return cpc_min_u64(e->store->geo.nr_blocks / OVERWRITE_SHARE, OVERWRITE_MAX);
 }
 
-static int try_reserve(struct cpc_engine *e, uint64_t nr, bool overwrite)
+/* Changes that the next commit has to take. */
+static uint64_t pending_entries(struct cpc_engine *e)
 {
-	uint64_t entries = nr + atomic_load_explicit(&e->map_entries, memory_order_relaxed) +
-			   atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
-	uint64_t keep = 2 * meta_blocks(e, entries);
-
-	if (!overwrite)
-		keep += growth_blocks(e, entries) + overwrite_blocks(e);
-	return cpc_space_reserve(e->store->space, nr, keep);
+	return atomic_load_explicit(&e->map_entries, memory_order_relaxed) +
+	       atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
 }
 
-/* Whether a commit could bring blocks back. */
-static bool commit_may_help(struct cpc_engine *e)
+static int try_reserve(struct cpc_engine *e, uint64_t nr, bool overwrite)
+{
+	uint64_t entries = nr + pending_entries(e), keep = 0;
+
+	if (!overwrite)
+		keep = growth_blocks(e, entries) + overwrite_blocks(e);
+	return cpc_space_reserve_keeping(e->store->space, nr, keep, 2 * meta_nodes(e, entries));
+}
+
+void cpc_reserve_committed(struct cpc_engine *e)
+{
+	cpc_space_keep_at_most(e->store->space, 2 * meta_nodes(e, pending_entries(e)));
+}
+
+bool cpc_engine_commit_may_help(struct cpc_engine *e)
 {
 	struct cpc_store_info info;
 
@@ -97,7 +107,7 @@ int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr)
 	int ret = try_reserve(e, nr, false);
 
 	for (int i = 0; ret == -ENOSPC && i < COMMIT_TRIES; i++) {
-		bool may_help = commit_may_help(e);
+		bool may_help = cpc_engine_commit_may_help(e);
 		int mapped;
 
 		ret = try_reserve(e, nr, false);
