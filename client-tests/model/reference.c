@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "reference.h"
+
+#include <stdlib.h>
+
+static void *grow(void *old, size_t *cap, size_t size)
+{
+	void *p;
+
+	*cap = *cap ? 2 * *cap : 8;
+	p = realloc(old, *cap * size);
+	cpc_assert(p);
+	return p;
+}
+
+void ref_init(struct ref *r, uint64_t size)
+{
+	memset(r, 0, sizeof(*r));
+	r->size = size;
+}
+
+static void free_op(struct ref_op *op)
+{
+	for (size_t i = 0; i < op->nr; i++)
+		cpc_page_put(op->change[i].old);
+	free(op->change);
+}
+
+void ref_durable(struct ref *r)
+{
+	for (size_t i = 0; i < r->nr_ops; i++)
+		free_op(&r->op[i]);
+	r->durable_ops += r->nr_ops;
+	r->nr_ops = 0;
+}
+
+void ref_destroy(struct ref *r)
+{
+	ref_durable(r);
+	free(r->op);
+	cpc_page_map_clear(&r->pages);
+}
+
+/* --- changes --- */
+
+static struct ref_op *new_op(struct ref *r, uint64_t issued)
+{
+	struct ref_op *op;
+
+	if (r->nr_ops == r->cap_ops)
+		r->op = grow(r->op, &r->cap_ops, sizeof(*r->op));
+	op = &r->op[r->nr_ops++];
+	*op = (struct ref_op){.issued = issued};
+	return op;
+}
+
+/* Takes the caller's reference to `page`; NULL: zeroes. */
+static void put_page(struct ref *r, uint64_t block, struct cpc_page *page)
+{
+	if (page)
+		cpc_page_map_set(&r->pages, block, page);
+	else
+		cpc_page_map_del(&r->pages, block);
+	cpc_page_put(page);
+}
+
+static void change(struct ref *r, struct ref_op *op, uint64_t block, struct cpc_page *page)
+{
+	struct cpc_page *old = cpc_page_map_find(&r->pages, block);
+
+	if (op->nr == op->cap)
+		op->change = grow(op->change, &op->cap, sizeof(*op->change));
+	op->change[op->nr++] = (struct ref_change){block, old ? cpc_page_get(old) : NULL};
+	put_page(r, block, page);
+}
+
+static void block_content(const struct ref *r, uint64_t block, uint8_t data[CPC_BLOCK_SIZE])
+{
+	const struct cpc_page *page = cpc_page_map_find(&r->pages, block);
+
+	if (page)
+		memcpy(data, page->data, CPC_BLOCK_SIZE);
+	else
+		memset(data, 0, CPC_BLOCK_SIZE);
+}
+
+/* Changes the part [start, end) of a block; src NULL: zeroes. */
+static void change_part(struct ref *r, struct ref_op *op, uint64_t block, uint32_t start,
+			uint32_t end, const uint8_t *src)
+{
+	uint8_t data[CPC_BLOCK_SIZE];
+
+	block_content(r, block, data);
+	if (src)
+		memcpy(data + start, src, end - start);
+	else
+		memset(data + start, 0, end - start);
+	change(r, op, block, cpc_page_new(data));
+}
+
+void ref_write(struct ref *r, const void *buf, uint64_t len, uint64_t offset, uint64_t issued)
+{
+	struct ref_op *op = new_op(r, issued);
+	const uint8_t *src = buf;
+
+	while (len) {
+		uint32_t start = (uint32_t)(offset % CPC_BLOCK_SIZE);
+		uint32_t part = (uint32_t)cpc_min_u64(len, CPC_BLOCK_SIZE - start);
+
+		change_part(r, op, offset >> CPC_BLOCK_SHIFT, start, start + part, src);
+		src += part;
+		offset += part;
+		len -= part;
+	}
+}
+
+struct zeroing {
+	struct ref *r;
+	uint64_t block[1024];
+	unsigned nr;
+};
+
+static void note_block(void *ctx, uint64_t block)
+{
+	struct zeroing *z = ctx;
+
+	if (z->nr < CPC_ARRAY_SIZE(z->block))
+		z->block[z->nr++] = block;
+}
+
+/* Pages that exist only: the range may be exabytes. */
+static void zero_blocks(struct ref *r, struct ref_op *op, uint64_t block, uint64_t nr)
+{
+	struct zeroing z = {.r = r};
+
+	do {
+		z.nr = 0;
+		cpc_page_map_each(&r->pages, block, nr, note_block, &z);
+		for (unsigned i = 0; i < z.nr; i++)
+			change(r, op, z.block[i], NULL);
+	} while (z.nr);
+}
+
+static void zero_range(struct ref *r, struct ref_op *op, uint64_t offset, uint64_t end)
+{
+	uint64_t from = cpc_align_up(offset, CPC_BLOCK_SIZE);
+	uint64_t to = cpc_align_down(end, CPC_BLOCK_SIZE);
+
+	if (from > to) { /* inside one block */
+		change_part(r, op, offset >> CPC_BLOCK_SHIFT, (uint32_t)(offset % CPC_BLOCK_SIZE),
+			    (uint32_t)(end % CPC_BLOCK_SIZE), NULL);
+		return;
+	}
+	if (offset < from)
+		change_part(r, op, offset >> CPC_BLOCK_SHIFT, (uint32_t)(offset % CPC_BLOCK_SIZE),
+			    CPC_BLOCK_SIZE, NULL);
+	if (from < to)
+		zero_blocks(r, op, from >> CPC_BLOCK_SHIFT, (to - from) >> CPC_BLOCK_SHIFT);
+	if (to < end)
+		change_part(r, op, to >> CPC_BLOCK_SHIFT, 0, (uint32_t)(end - to), NULL);
+}
+
+void ref_zero(struct ref *r, uint64_t len, uint64_t offset, uint64_t issued)
+{
+	zero_range(r, new_op(r, issued), offset, offset + len);
+}
+
+void ref_trim(struct ref *r, uint64_t len, uint64_t offset, uint64_t issued)
+{
+	struct ref_op *op = new_op(r, issued);
+	uint64_t from = cpc_align_up(offset, CPC_BLOCK_SIZE), end = offset + len;
+	uint64_t to = end == r->size ? cpc_align_up(end, CPC_BLOCK_SIZE)
+				     : cpc_align_down(end, CPC_BLOCK_SIZE);
+
+	if (from < to)
+		zero_blocks(r, op, from >> CPC_BLOCK_SHIFT, (to - from) >> CPC_BLOCK_SHIFT);
+}
+
+void ref_answered(struct ref *r, uint64_t now)
+{
+	if (r->nr_ops)
+		r->op[r->nr_ops - 1].answered = now;
+}
+
+void ref_undo(struct ref *r)
+{
+	struct ref_op *op = &r->op[--r->nr_ops];
+
+	for (size_t i = op->nr; i--;) {
+		put_page(r, op->change[i].block, op->change[i].old);
+		op->change[i].old = NULL;
+	}
+	free_op(op);
+}
+
+void ref_resize(struct ref *r, uint64_t size)
+{
+	if (size < r->size)
+		ref_zero(r, cpc_align_up(r->size, CPC_BLOCK_SIZE) - size, size, 0);
+	r->size = size;
+	ref_durable(r);
+}
+
+/* --- looking --- */
+
+void ref_read(const struct ref *r, void *buf, uint64_t len, uint64_t offset)
+{
+	uint8_t data[CPC_BLOCK_SIZE], *to = buf;
+
+	while (len) {
+		uint32_t start = (uint32_t)(offset % CPC_BLOCK_SIZE);
+		uint32_t part = (uint32_t)cpc_min_u64(len, CPC_BLOCK_SIZE - start);
+
+		block_content(r, offset >> CPC_BLOCK_SHIFT, data);
+		memcpy(to, data + start, part);
+		to += part;
+		offset += part;
+		len -= part;
+	}
+}
+
+static uint32_t first_difference(const uint8_t *a, const uint8_t *b, uint32_t len)
+{
+	uint32_t i = 0;
+
+	while (i < len && a[i] == b[i])
+		i++;
+	return i;
+}
+
+bool ref_equals(const struct ref *r, const void *buf, uint64_t len, uint64_t offset, uint64_t *bad)
+{
+	static const uint8_t zero[CPC_BLOCK_SIZE];
+	const uint8_t *at = buf;
+
+	while (len) {
+		uint32_t start = (uint32_t)(offset % CPC_BLOCK_SIZE);
+		uint32_t part = (uint32_t)cpc_min_u64(len, CPC_BLOCK_SIZE - start);
+		const struct cpc_page *page =
+		    cpc_page_map_find(&r->pages, offset >> CPC_BLOCK_SHIFT);
+		const uint8_t *data = (page ? page->data : zero) + start;
+
+		if (memcmp(data, at, part)) {
+			*bad = offset + first_difference(data, at, part);
+			return false;
+		}
+		at += part;
+		offset += part;
+		len -= part;
+	}
+	return true;
+}
+
+struct zero_test {
+	const struct ref *r;
+	uint64_t offset, end;
+	bool zero;
+};
+
+static void test_zero(void *ctx, uint64_t block)
+{
+	struct zero_test *t = ctx;
+	const struct cpc_page *page = cpc_page_map_find(&t->r->pages, block);
+	uint64_t start = cpc_max_u64(block << CPC_BLOCK_SHIFT, t->offset);
+	uint64_t end = cpc_min_u64((block + 1) << CPC_BLOCK_SHIFT, t->end);
+
+	for (; t->zero && start < end; start++)
+		t->zero = page->data[start % CPC_BLOCK_SIZE] == 0;
+}
+
+bool ref_is_zero(const struct ref *r, uint64_t len, uint64_t offset)
+{
+	struct zero_test t = {r, offset, offset + len, true};
+	uint64_t block = offset >> CPC_BLOCK_SHIFT;
+
+	if (len)
+		cpc_page_map_each(&r->pages, block,
+				  ((offset + len - 1) >> CPC_BLOCK_SHIFT) + 1 - block, test_zero,
+				  &t);
+	return t.zero;
+}
+
+/* --- after a crash --- */
+
+static bool same(const struct cpc_page *a, const struct cpc_page *b)
+{
+	static const uint8_t zero[CPC_BLOCK_SIZE];
+
+	if (a == b)
+		return true;
+	return memcmp(a ? a->data : zero, b ? b->data : zero, CPC_BLOCK_SIZE) == 0;
+}
+
+static bool block_fits(const struct ref *r, const struct cpc_page_map *actual, uint64_t block)
+{
+	return same(cpc_page_map_find(&r->pages, block), cpc_page_map_find(actual, block));
+}
+
+static uint64_t count_bad(const struct ref *r, const struct cpc_page_map *actual, uint64_t *bad)
+{
+	uint64_t nr = 0;
+
+	for (size_t i = 0; i < r->pages.nr_slots; i++) {
+		const struct cpc_page_slot *slot = &r->pages.slots[i];
+
+		if (slot->page && !block_fits(r, actual, slot->block)) {
+			nr++;
+			*bad = slot->block;
+		}
+	}
+	for (size_t i = 0; i < actual->nr_slots; i++) {
+		const struct cpc_page_slot *slot = &actual->slots[i];
+
+		if (slot->page && !cpc_page_map_find(&r->pages, slot->block) &&
+		    !block_fits(r, actual, slot->block)) {
+			nr++;
+			*bad = slot->block;
+		}
+	}
+	return nr;
+}
+
+/* Undoes the newest operation and keeps count. */
+static uint64_t undo_counting(struct ref *r, const struct cpc_page_map *actual, uint64_t nr_bad)
+{
+	const struct ref_op *op = &r->op[r->nr_ops - 1];
+	uint64_t *block = malloc((op->nr + 1) * sizeof(*block));
+	size_t nr = op->nr;
+
+	cpc_assert(block);
+	/* A block changed twice by one operation is counted at its first change only. */
+	for (size_t i = 0; i < nr; i++) {
+		block[i] = op->change[i].block;
+		for (size_t j = 0; j < i && nr < 64; j++)
+			cpc_assert(block[j] != block[i]);
+		nr_bad -= !block_fits(r, actual, block[i]);
+	}
+	ref_undo(r);
+	for (size_t i = 0; i < nr; i++)
+		nr_bad += !block_fits(r, actual, block[i]);
+	free(block);
+	return nr_bad;
+}
+
+/* Whether undoing the newest operation would show. */
+static bool shows(const struct ref *r)
+{
+	const struct ref_op *op = &r->op[r->nr_ops - 1];
+
+	for (size_t i = 0; i < op->nr; i++) {
+		if (!same(op->change[i].old, cpc_page_map_find(&r->pages, op->change[i].block)))
+			return true;
+	}
+	return false;
+}
+
+static void note_lost(const struct ref *r, struct ref_match *m)
+{
+	const struct ref_op *op = &r->op[r->nr_ops - 1];
+
+	m->undone++;
+	if (!shows(r))
+		return;
+	m->lost = true;
+	m->lost_answered = op->answered ? op->answered : UINT64_MAX;
+}
+
+bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m)
+{
+	uint64_t nr_bad, bad = 0;
+
+	*m = (struct ref_match){0};
+	nr_bad = count_bad(r, actual, &bad);
+	m->nr_bad = nr_bad;
+	m->bad = bad;
+	while (nr_bad && r->nr_ops) {
+		note_lost(r, m);
+		nr_bad = undo_counting(r, actual, nr_bad);
+		if (nr_bad < m->nr_bad) {
+			m->nr_bad = nr_bad;
+			count_bad(r, actual, &m->bad);
+		}
+	}
+	while (!nr_bad && r->nr_ops && !shows(r))
+		ref_undo(r);
+	m->kept_issued = r->nr_ops ? r->op[r->nr_ops - 1].issued : 0;
+	return nr_bad == 0;
+}
