@@ -636,17 +636,21 @@ static void publish_set(struct cpc_commit *c, const struct cpc_blockset *set, bo
 	{
 		struct cpc_group_meta *meta = c->store->groups[block / CPC_GROUP_BLOCKS];
 
+		bool counted = !logged_if_folded && folded(c, block / CPC_GROUP_BLOCKS);
+
+		/* before the bitmaps differ from what an eviction would read back */
+		if (!counted)
+			cpc_space_set_dirty(c->store->space, block / CPC_GROUP_BLOCKS, true);
 		if (freed)
 			cpc_space_clear_used(c->store->space, block, nr);
 		else
 			cpc_space_set_used(c->store->space, block, nr);
-		if (!logged_if_folded && folded(c, block / CPC_GROUP_BLOCKS))
-			continue; /* the fold counted it */
+		if (counted)
+			continue; /* by the fold */
 		meta->used += freed ? -(uint32_t)nr : (uint32_t)nr;
 		meta->nr_pending++;
 		if (!meta->oldest)
 			meta->oldest = c->transid;
-		cpc_space_set_dirty(c->store->space, block / CPC_GROUP_BLOCKS, true);
 	}
 }
 

@@ -97,7 +97,6 @@ static void cut_written(struct cpc_data_writer *w, uint32_t nr)
 	struct cpc_cut *cut = cpc_container_of(w, struct cpc_cut, writer);
 
 	atomic_fetch_sub(&cut->vol->dirty_blocks, nr);
-	cpc_unreserve(w->engine, nr);
 	cpc_dirty_release(w->engine, nr);
 }
 
@@ -140,7 +139,7 @@ static int freeze(struct cpc_volume *vol, struct cpc_cut *cut)
 		return ret;
 	cut->nr = cs.cleared_bytes >> CPC_BLOCK_SHIFT;
 	cpc_assert(cut->nr <= cut->cap);
-	cut->writer.nr = cut->nr;
+	cut->writer.nr = cut->writer.reserved = cut->nr;
 	memset(cut->writer.bytenr, 0, cut->nr * sizeof(*cut->writer.bytenr));
 	cut->state = CUT_FROZEN;
 	vol->cut = cut;

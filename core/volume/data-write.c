@@ -84,6 +84,21 @@ static void submit(struct cpc_data_writer *w, size_t first, uint32_t nr, uint64_
 	cpc_ioq_flush_submissions(w->ioq);
 }
 
+/* What a failed write has used up is taken from the pool's free blocks, reserved or not. */
+static int alloc_run(struct cpc_data_writer *w, uint32_t want, uint64_t *block, uint32_t *got)
+{
+	struct cpc_space *space = w->engine->store->space;
+	int ret;
+
+	if (!w->reserved)
+		return cpc_space_alloc(space, CPC_SPACE_DATA, want, 1, block, got);
+	want = (uint32_t)cpc_min_u64(want, w->reserved);
+	ret = cpc_space_alloc_reserved(space, CPC_SPACE_DATA, want, 1, block, got);
+	if (!ret)
+		w->reserved -= *got;
+	return ret;
+}
+
 static int write_round(struct cpc_data_writer *w)
 {
 	size_t i = 0;
@@ -100,8 +115,7 @@ static int write_round(struct cpc_data_writer *w)
 		}
 		while (i + want < w->nr && want < CPC_BACKING_MAX_IOV && !w->bytenr[i + want])
 			want++;
-		ret =
-		    cpc_space_alloc(w->engine->store->space, CPC_SPACE_DATA, want, 1, &block, &got);
+		ret = alloc_run(w, want, &block, &got);
 		if (ret) {
 			w->error = ret;
 			break;

@@ -501,6 +501,8 @@ static int commit_once(struct cpc_engine *e, bool clean)
 	else
 		publish(&c);
 	commit_end(&c);
+	if (!ret)
+		cpc_reserve_committed(e);
 	return ret;
 }
 

@@ -226,8 +226,9 @@ struct cpc_data_writer {
 	struct cpc_ioq *ioq;
 	const void *(*data)(struct cpc_data_writer *w, size_t i); /* 4096-aligned, frozen */
 	void (*written)(struct cpc_data_writer *w, uint32_t nr);  /* blocks, may be NULL */
-	uint64_t *bytenr;					  /* by index, 0: not written */
-	uint32_t *csums;					  /* by index */
+	uint64_t reserved; /* blocks of the caller's reservation not yet used */
+	uint64_t *bytenr;  /* by index, 0: not written */
+	uint32_t *csums;   /* by index */
 	size_t nr;
 	int error; /* first of this round */
 	struct cpc_data_write slot[CPC_DATA_WRITES];
@@ -256,6 +257,8 @@ int cpc_range_hole(struct cpc_volume *vol, uint64_t block, uint64_t nr);
 /* Reserves blocks for `nr` blocks of data of which all may be new. May commit and wait. */
 int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr);
 void cpc_unreserve(struct cpc_engine *e, uint64_t nr);
+/* After a commit: fewer places need to be kept for nodes. */
+void cpc_reserve_committed(struct cpc_engine *e);
 /* Waits until `nr` more dirty blocks are allowed, and counts them. */
 int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr);
 void cpc_dirty_release(struct cpc_engine *e, uint64_t nr);
