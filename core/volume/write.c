@@ -274,7 +274,11 @@ static void release_run(struct cpc_engine *e, const struct cpc_run *run)
 	}
 }
 
-/* Buffers out, run in, as one change of the open epoch; unlocks the range. */
+/*
+ * Run in, buffers out, range unlocked, as one change of the open epoch. In this order: once a
+ * buffer is gone, a reader, or the next writer who fills a partial block, goes by the view, which must
+ * not be older than that buffer was.
+ */
 static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run *run)
 {
 	struct cpc_volume *vol = w->vol;
@@ -282,6 +286,7 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 	uint64_t epoch = cpc_ticket_take(vol), cleared;
 	int ret;
 
+	cpc_view_link(vol, next, run, epoch, false);
 	cpc_cache_remove(vol, w->block, w->nr, epoch);
 	ret =
 	    cpc_io_tree_clear(&vol->io_tree, w->block << CPC_BLOCK_SHIFT, w->nr << CPC_BLOCK_SHIFT,
@@ -290,7 +295,6 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 		cpc_engine_break(vol->engine, "io tree: locked range could not be cleared");
 	cleared = cs.cleared_bytes >> CPC_BLOCK_SHIFT;
 	atomic_fetch_sub(&vol->dirty_blocks, cleared);
-	cpc_view_link(vol, next, run, epoch, false);
 	cpc_ticket_release(vol);
 	cpc_unreserve(vol->engine, cleared);
 	cpc_dirty_release(vol->engine, cleared);
