@@ -72,7 +72,7 @@ static bool judge(struct worker *w, const char *what, unsigned v, int ret)
 {
 	if (ret == 0)
 		return true;
-	rig_expect(atomic_load(&w->team->ended) && (ret == -EIO || ret == -ESHUTDOWN),
+	rig_expect(atomic_load(&w->team->ended) && (ret == -EIO || ret == -ENOSPC),
 		   "thread %u, volume %u: %s: %s", w->index, v, what, strerror(-ret));
 	return false;
 }
@@ -152,9 +152,9 @@ static bool do_read(struct worker *w, unsigned v)
 	if (!judge(w, "read", v, cpc_volume_read(w->team->volume[v], w->buf, len, offset)))
 		return false;
 	if (!ref_equals(&w->slice[v], w->buf, len, offset, &bad))
-		rig_fail("thread %u, volume %u: byte %llu of a read of %llu+%llu is wrong",
+		rig_fail("thread %u, volume %u: byte %llu of a read of %llu+%llu is wrong: %u",
 			 w->index, v, (unsigned long long)bad, (unsigned long long)offset,
-			 (unsigned long long)len);
+			 (unsigned long long)len, w->buf[bad - offset]);
 	return true;
 }
 
