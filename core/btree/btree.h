@@ -25,7 +25,7 @@
  *  5. Apart from the last on its level, no node that apply writes is under a quarter full if its
  *     neighbours under the same parent could take its content.
  *
- * Locks: none. Memory: one node per level and a cursor. Errors: -EUCLEAN, -EIO, -ENOMEM, -ENOSPC.
+ * Locks: none. Memory: two nodes per level and a path. Errors: -EUCLEAN, -EIO, -ENOMEM, -ENOSPC.
  */
 #ifndef CPC_BTREE_BTREE_H
 #define CPC_BTREE_BTREE_H
@@ -55,7 +55,12 @@ int cpc_cursor_next(struct cpc_cursor *c);
 void cpc_cursor_release(struct cpc_cursor *c);
 
 /* Keys that a value covers. */
-uint64_t cpc_item_len(uint64_t owner, uint32_t size);
+static inline uint64_t cpc_item_len(uint64_t owner, uint32_t size)
+{
+	if (owner < CPC_TREE_VOLUME_BASE)
+		return 1;
+	return (size - sizeof(struct cpc_disk_extent)) / sizeof(cpc_le32);
+}
 
 /* --- changing --- */
 struct cpc_tree_txn {

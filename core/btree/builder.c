@@ -26,9 +26,9 @@
  * At the end the lowest level that has a single node is the root; a root with one child is not
  * written, and one that was there already is skipped.
  *
- * Rejected: building in the extent buffer itself (needs the address before the size is known;
- * costs a copy of a node that is in the CPU's cache anyway); merging by an average fill over a
- * window (reads neighbours in the normal path).
+ * Rejected: asking for the address when a node is begun (a node that is merged away, or would be
+ * a root with one child, has been allocated in vain); merging by an average fill over a window
+ * (reads neighbours in the normal path).
  */
 #include "btree/btree-internal.h"
 
@@ -201,39 +201,41 @@ static int node_prepend(struct cpc_builder *b, struct cpc_build_node *cur, unsig
 /* --- emitting
  * -------------------------------------------------------------------------------------- */
 
-static void fill_eb(const struct cpc_builder *b, const struct cpc_build_node *node, unsigned level,
-		    uint8_t *data)
+/* Completes the bytes but for what the cache fills in: the number of items, zeroes between. */
+static void complete(const struct cpc_build_node *node, unsigned level)
 {
-	struct cpc_disk_node *header = (void *)data;
-	uint32_t table = node->nr * (level ? CHILD_SIZE : ITEM_SIZE);
+	struct cpc_disk_node *header = (void *)node->data;
+	uint32_t end = HEADER + node->nr * (level ? CHILD_SIZE : ITEM_SIZE);
 
 	cpc_put_le32(&header->nritems, node->nr);
-	memcpy(data + HEADER, node->data + HEADER, table);
-	if (level == 0)
-		memcpy(data + node->tail, node->data + node->tail, b->nodesize - node->tail);
+	memset(node->data + end, 0, node->tail - end);
 }
 
-/* Gives a node its address and hands it to the cache. The node is empty afterwards. */
+/* Gives a node its address and hands its memory to the cache. The node is empty afterwards. */
 static int node_write(struct cpc_builder *b, struct cpc_build_node *node, unsigned level,
 		      struct cpc_node_ptr *ptr)
 {
+	struct cpc_node_sums sums = node->sums;
 	struct cpc_eb *eb;
 	uint64_t bytenr[2];
 	int ret;
 
-	if (node->sums.nodes >= UINT32_MAX)
+	if (sums.nodes >= UINT32_MAX)
 		return -EUCLEAN;
 	ret = b->txn->alloc_node(b->txn->ctx, bytenr);
 	if (ret)
 		return ret;
-	ret = cpc_eb_alloc(b->txn->cache, bytenr, b->owner, (uint8_t)level, b->txn->transid, &eb);
+	complete(node, level);
+	ret = cpc_eb_alloc_data(b->txn->cache, bytenr, b->owner, (uint8_t)level, b->txn->transid,
+				node->data, &eb);
 	if (ret)
 		return ret;
-	fill_eb(b, node, level, eb->data);
+	node->data = NULL;
+	node_reset(b, node);
 	ret = cpc_eb_finish(eb, ptr);
 	cpc_eb_put(eb);
-	ptr->data_blocks = node->sums.data_blocks;
-	ptr->nodes = (uint32_t)node->sums.nodes + 1;
+	ptr->data_blocks = sums.data_blocks;
+	ptr->nodes = (uint32_t)sums.nodes + 1;
 	return ret;
 }
 
@@ -246,7 +248,6 @@ static int emit(struct cpc_builder *b, struct cpc_build_node *node, unsigned lev
 
 	if (ret)
 		return ret;
-	node_reset(b, node);
 	cpc_put_le64(&child.key, key);
 	cpc_ptr_encode(&child.ptr, &ptr);
 	return add_child(b, level + 1, &child);

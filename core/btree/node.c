@@ -12,13 +12,6 @@
  */
 #include "btree/btree-internal.h"
 
-uint64_t cpc_item_len(uint64_t owner, uint32_t size)
-{
-	if (!cpc_owner_maps_data(owner))
-		return 1;
-	return (size - sizeof(struct cpc_disk_extent)) / sizeof(cpc_le32);
-}
-
 uint32_t cpc_node_nritems(const void *node)
 {
 	return cpc_get_le32(&cpc_node_header(node)->nritems);

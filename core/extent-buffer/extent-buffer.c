@@ -47,11 +47,6 @@ static struct cpc_eb *eb_new(struct cpc_eb_cache *cache, const uint64_t bytenr[2
 
 	if (!eb)
 		return NULL;
-	eb->data = cpc_alloc_aligned(CPC_BLOCK_SIZE, cache->nodesize);
-	if (!eb->data) {
-		cpc_free(eb);
-		return NULL;
-	}
 	eb->bytenr[0] = bytenr[0];
 	eb->bytenr[1] = bytenr[1];
 	eb->owner = owner;
@@ -61,6 +56,15 @@ static struct cpc_eb *eb_new(struct cpc_eb_cache *cache, const uint64_t bytenr[2
 	atomic_init(&eb->refs, 1);
 	cpc_list_init(&eb->clock);
 	return eb;
+}
+
+static int eb_new_data(struct cpc_eb *eb)
+{
+	eb->data = cpc_alloc_aligned(CPC_BLOCK_SIZE, eb->cache->nodesize);
+	if (eb->data)
+		return 0;
+	cpc_free(eb);
+	return -ENOMEM;
 }
 
 static void eb_free(struct cpc_epoch_entry *entry)
@@ -306,7 +310,7 @@ static int load(struct cpc_eb_cache *cache, const struct cpc_node_ptr *ptr, uint
 	struct cpc_eb *eb = eb_new(cache, ptr->bytenr, owner, ptr->level, ptr->generation);
 	int ret;
 
-	if (!eb)
+	if (!eb || eb_new_data(eb))
 		return -ENOMEM;
 	eb->csum = ptr->csum;
 	ret = begin_load(eb, out);
@@ -380,16 +384,18 @@ static void fill_header(const struct cpc_eb *eb)
 {
 	struct cpc_disk_node *header = eb->data;
 
+	memset(header, 0, offsetof(struct cpc_disk_node, nritems));
 	cpc_put_le32(&header->magic, CPC_NODE_MAGIC);
 	memcpy(header->uuid, eb->cache->p.uuid, CPC_UUID_SIZE);
 	cpc_put_le64(&header->bytenr, eb->bytenr[0]);
 	cpc_put_le64(&header->generation, eb->generation);
 	cpc_put_le64(&header->owner, eb->owner);
 	header->level = eb->level;
+	memset(header->reserved, 0, sizeof(header->reserved));
 }
 
-int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
-		 uint8_t level, uint64_t generation, struct cpc_eb **out)
+int cpc_eb_alloc_data(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
+		      uint8_t level, uint64_t generation, void *data, struct cpc_eb **out)
 {
 	struct cpc_eb *eb = eb_new(cache, bytenr, owner, level, generation);
 
@@ -397,10 +403,25 @@ int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t 
 		return -ENOMEM;
 	if (indexed(cache, cpc_eb_index(bytenr[0])))
 		cpc_eb_forget(cache, bytenr[0]);
-	memset(eb->data, 0, cache->nodesize);
+	eb->data = data;
 	fill_header(eb);
 	*out = eb;
 	return 0;
+}
+
+int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
+		 uint8_t level, uint64_t generation, struct cpc_eb **out)
+{
+	void *data = cpc_alloc_aligned(CPC_BLOCK_SIZE, cache->nodesize);
+	int ret;
+
+	if (!data)
+		return -ENOMEM;
+	memset(data, 0, cache->nodesize);
+	ret = cpc_eb_alloc_data(cache, bytenr, owner, level, generation, data, out);
+	if (ret)
+		cpc_free(data);
+	return ret;
 }
 
 static int index_new(struct cpc_eb *eb)

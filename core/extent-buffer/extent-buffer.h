@@ -90,6 +90,11 @@ void cpc_eb_put(struct cpc_eb *eb); /* NULL is allowed */
  * cached node of the same address (freed earlier) is dropped first. */
 int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
 		 uint8_t level, uint64_t generation, struct cpc_eb **out);
+/* The same in the caller's memory: `data` is nodesize bytes from cpc_alloc_aligned(4096), filled
+ * but for the header, which is written here except for nritems. It is the cache's if this returns
+ * 0. */
+int cpc_eb_alloc_data(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
+		      uint8_t level, uint64_t generation, void *data, struct cpc_eb **out);
 /* The node is complete: checks it, sets the checksum, puts it into the index, DIRTY. Fills ptr
  * except data_blocks and nodes. In a read-only cache it stays in memory for ever. Return: 0;
  * -EUCLEAN our own bug, found before it reaches the pool; -ENOMEM; the node is still private then.
