@@ -54,7 +54,7 @@ struct apply {
 	struct cpc_builder builder;
 };
 
-/* --- ops ------------------------------------------------------------------------------------- */
+/* --- ops --- */
 
 static bool value_fits(uint64_t owner, const struct cpc_tree_op *op)
 {
@@ -97,8 +97,7 @@ static bool op_below(const struct apply *a, uint64_t upper)
 	return a->more && a->op.start < upper;
 }
 
-/* --- the path ------------------------------------------------------------------------------------
- */
+/* --- the path --- */
 
 /* All nodes from the root down to `level` are going to be replaced. */
 static int touch(struct apply *a, unsigned level)
@@ -141,8 +140,7 @@ static int frame_close(struct apply *a, struct frame *f)
 	return f->dirty ? a->txn->free_node(a->txn->ctx, &f->place.ptr) : 0;
 }
 
-/* --- leaves --------------------------------------------------------------------------------------
- */
+/* --- leaves --- */
 
 /* The item at a leaf's slot, what is left of it. */
 struct piece {
@@ -298,8 +296,7 @@ static int apply_leaf(struct apply *a, struct frame *f)
 	return ret;
 }
 
-/* --- inner nodes
- * ----------------------------------------------------------------------------------- */
+/* --- inner nodes --- */
 
 static int apply_child(struct apply *a, const struct cpc_child *place);
 
@@ -382,8 +379,7 @@ static int apply_child(struct apply *a, const struct cpc_child *place)
 	return ret;
 }
 
-/* --- whole trees
- * ----------------------------------------------------------------------------------- */
+/* --- whole trees --- */
 
 static int apply_to_empty(struct apply *a)
 {

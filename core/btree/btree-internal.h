@@ -11,7 +11,7 @@
 
 #include "btree/btree.h"
 
-/* --- node.c: layout -------------------------------------------------------------------------- */
+/* --- node.c: layout --- */
 
 static inline const struct cpc_disk_item *cpc_node_items(const void *node)
 {
@@ -63,8 +63,7 @@ struct cpc_node_sums {
 void cpc_node_sum(const void *node, uint64_t owner, unsigned level, uint32_t from, uint32_t to,
 		  struct cpc_node_sums *sums);
 
-/* --- reading.c -----------------------------------------------------------------------------------
- */
+/* --- reading.c --- */
 
 /* A node and where it must lie: [key, upper), `key` exactly its first key if `exact`. */
 struct cpc_child {
@@ -82,7 +81,7 @@ int cpc_btree_read(struct cpc_eb_cache *cache, uint64_t owner, const struct cpc_
 int cpc_btree_read_sums(struct cpc_eb_cache *cache, uint64_t owner, const struct cpc_child *child,
 			struct cpc_eb **out);
 
-/* --- builder.c -------------------------------------------------------------------------------- */
+/* --- builder.c --- */
 
 /* A node in the making: the layout of a node, its header not filled. */
 struct cpc_build_node {

@@ -40,7 +40,7 @@
 
 static int add_child(struct cpc_builder *b, unsigned level, const struct cpc_disk_child *child);
 
-/* --- one node in the making ------------------------------------------------------------------ */
+/* --- one node in the making --- */
 
 static inline uint32_t capacity(const struct cpc_builder *b)
 {
@@ -198,8 +198,7 @@ static int node_prepend(struct cpc_builder *b, struct cpc_build_node *cur, unsig
 	return 0;
 }
 
-/* --- emitting
- * -------------------------------------------------------------------------------------- */
+/* --- emitting --- */
 
 /* Completes the bytes but for what the cache fills in: the number of items, zeroes between. */
 static void complete(const struct cpc_build_node *node, unsigned level)
@@ -312,8 +311,7 @@ static int add_child(struct cpc_builder *b, unsigned level, const struct cpc_dis
 	return 0;
 }
 
-/* --- closing a level -----------------------------------------------------------------------------
- */
+/* --- closing a level --- */
 
 /* Size of a slot and its value. */
 static uint32_t slot_bytes(const struct cpc_build_node *node, unsigned level, uint32_t slot)
@@ -408,8 +406,7 @@ static int close_level(struct cpc_builder *b, unsigned level, bool last)
 	return ret ? ret : emit(b, &lv->cur, level);
 }
 
-/* --- items ---------------------------------------------------------------------------------------
- */
+/* --- items --- */
 
 /* Room for one item in `cur` of level 0 and its header. Return: NULL, *err is set. */
 static void *new_item(struct cpc_builder *b, uint64_t key, uint32_t size, int *err)
@@ -522,8 +519,7 @@ int cpc_builder_items(struct cpc_builder *b, const void *leaf, uint32_t from, ui
 	return add_run(b, 0, leaf, from, to);
 }
 
-/* --- old nodes
- * ------------------------------------------------------------------------------------- */
+/* --- old nodes --- */
 
 static bool anything_open(const struct cpc_builder *b, unsigned level)
 {
@@ -610,8 +606,7 @@ int cpc_builder_link(struct cpc_builder *b, const void *node, unsigned level, ui
 	return from < to ? add_run(b, level, node, from, to) : 0;
 }
 
-/* --- the end
- * --------------------------------------------------------------------------------------- */
+/* --- the end --- */
 
 static bool anything_above(const struct cpc_builder *b, unsigned level)
 {
@@ -680,8 +675,7 @@ int cpc_builder_finish(struct cpc_builder *b, struct cpc_node_ptr *root)
 	return ret ? ret : -EFBIG;
 }
 
-/* --- life
- * -------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 void cpc_builder_init(struct cpc_builder *b, struct cpc_tree_txn *txn, uint64_t owner)
 {

@@ -22,8 +22,7 @@ static void quiet(enum cpc_log_level level, const char *line)
 	(void)line;
 }
 
-/* --- a tree with one node of interest
- * -------------------------------------------------------------- */
+/* --- a tree with one node of interest --- */
 
 struct victim {
 	struct tt t;
@@ -137,8 +136,7 @@ static void try_damage(struct victim *v)
 	use_tree(v, &root, cpc_get_le64(&header->owner));
 }
 
-/* --- damages ------------------------------------------------------------------------------------
- */
+/* --- damages --- */
 
 static void damage_every_byte(struct victim *v)
 {
@@ -181,8 +179,7 @@ static void damage(struct victim *v, const char *name)
 	victim_destroy(v);
 }
 
-/* --- nodes of each kind -------------------------------------------------------------------------
- */
+/* --- nodes of each kind --- */
 
 static void build_tree(struct tt *t, uint64_t owner, uint64_t nr)
 {
@@ -344,8 +341,7 @@ static void leaf_of_a_dead_bucket(void **state)
 	free(items);
 }
 
-/* --- single claims
- * -------------------------------------------------------------------------------- */
+/* --- single claims --- */
 
 /* Changes a good node by `edit` and expects these words. */
 static void expect_refused(struct victim *v, void (*edit)(uint8_t *node), const char *words)

@@ -28,8 +28,7 @@ uint64_t tt_below(struct tt *t, uint64_t n)
 	return tt_random(t) % n;
 }
 
-/* --- addresses
- * ------------------------------------------------------------------------------------ */
+/* --- addresses --- */
 
 static uint64_t unit_bytenr(const struct tt *t, unsigned copy, uint32_t unit)
 {
@@ -47,8 +46,7 @@ static uint32_t unit_of(const struct tt *t, uint64_t bytenr)
 	return (uint32_t)(from / t->nodesize);
 }
 
-/* --- callbacks
- * ------------------------------------------------------------------------------------ */
+/* --- callbacks --- */
 
 static int maybe_fail(struct tt *t)
 {
@@ -154,16 +152,17 @@ static int drop_subtree(void *ctx, const struct cpc_node_ptr *ptr, uint64_t owne
 		return ret;
 	if (t->take_drops == 2 && tt_below(t, 2))
 		return 1;
+	t->nr_drop++;
+	if (t->take_drops == 3)
+		return 0;
 	t->fail_at += t->fail_at ? 1000000 : 0;
 	drop_node(t, ptr, owner);
 	t->fail_at -= t->fail_at ? 1000000 : 0;
 	assert_int_equal(t->nr_free - before, ptr->nodes);
-	t->nr_drop++;
 	return 0;
 }
 
-/* --- life
- * --------------------------------------------------------------------------------------------- */
+/* --- life --- */
 
 static void *get(size_t nr, size_t size)
 {
@@ -235,8 +234,7 @@ void tt_reopen(struct tt *t, size_t limit)
 	t->txn.cache = t->cache;
 }
 
-/* --- changes
- * ------------------------------------------------------------------------------------------ */
+/* --- changes --- */
 
 void tt_ops_init(struct tt_ops *ops)
 {
@@ -434,8 +432,7 @@ void tt_unpin(struct tt *t)
 	t->nr_pinned = 0;
 }
 
-/* --- walking
- * -------------------------------------------------------------------------------------------- */
+/* --- walking --- */
 
 struct walker {
 	struct tt *t;

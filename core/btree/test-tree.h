@@ -75,7 +75,7 @@ struct tt {
 
 	/* since the last tt_apply began */
 	uint64_t nr_alloc, nr_free, nr_free_data, nr_drop;
-	unsigned take_drops; /* 0: NULL, 1: always, 2: at random */
+	unsigned take_drops; /* 0: NULL, 1: always, 2: at random, 3: always, unread */
 	uint64_t fail_at;    /* the N-th callback fails; 0: none */
 	int fail_error;
 	uint64_t nr_calls;

@@ -44,8 +44,7 @@ static bool volume_id_valid(uint64_t id)
 	return id >= 1 && id <= UINT32_MAX;
 }
 
-/* --- pointers ----------------------------------------------------------------------------------
- */
+/* --- pointers --- */
 
 static const char *check_copies(const struct check *c, const struct cpc_node_ptr *ptr)
 {
@@ -96,8 +95,7 @@ static const char *check_root(const struct check *c, const struct cpc_disk_ptr *
 	return check_ptr(c, disk, maps_data);
 }
 
-/* --- values of the root tree -------------------------------------------------------------------
- */
+/* --- values of the root tree --- */
 
 static const char *check_volume_sizes(const struct check *c, const struct cpc_disk_volume *v)
 {
@@ -221,8 +219,7 @@ static const char *check_root_item(const struct check *c, uint64_t key, const vo
 	}
 }
 
-/* --- values of the other trees ------------------------------------------------------------------
- */
+/* --- values of the other trees --- */
 
 static const char *check_free_log(const struct check *c, const void *value, uint32_t size)
 {
@@ -295,8 +292,7 @@ static const char *check_value(const struct check *c, uint64_t key, const void *
 	}
 }
 
-/* --- nodes
- * ----------------------------------------------------------------------------------------- */
+/* --- nodes --- */
 
 static const char *check_leaf(const struct check *c)
 {

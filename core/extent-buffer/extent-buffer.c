@@ -37,8 +37,7 @@
 /* Nodes that one insertion looks at to make room. */
 #define EVICT_SCAN 32
 
-/* --- memory -------------------------------------------------------------------------------------
- */
+/* --- memory --- */
 
 static struct cpc_eb *eb_new(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
 			     uint8_t level, uint64_t generation)
@@ -95,8 +94,7 @@ void cpc_eb_put(struct cpc_eb *eb)
 		cpc_epoch_retire(&eb->retired, eb_free);
 }
 
-/* --- state --------------------------------------------------------------------------------------
- */
+/* --- state --- */
 
 /* The clock holds a node exactly as long as it is indexed and clean. */
 static void clock_update(struct cpc_eb *eb)
@@ -153,8 +151,7 @@ void cpc_eb_wait_locked(struct cpc_eb *eb)
 		cpc_cond_wait(&eb->cache->changed, &eb->cache->lock);
 }
 
-/* --- index
- * ---------------------------------------------------------------------------------------- */
+/* --- index --- */
 
 /* The index takes its own reference. Nothing is indexed there. */
 static int index_add_locked(struct cpc_eb *eb, uint32_t flags)
@@ -231,8 +228,7 @@ void cpc_eb_evict_locked(struct cpc_eb_cache *cache, size_t scan)
 	}
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------- */
+/* --- reading --- */
 
 /* A complete node with a reference, or NULL: not there, or not complete. */
 static struct cpc_eb *lookup(struct cpc_eb_cache *cache, uint64_t index)
@@ -346,8 +342,7 @@ int cpc_eb_read(struct cpc_eb_cache *cache, const struct cpc_node_ptr *ptr, uint
 	return ret;
 }
 
-/* --- new nodes
- * ------------------------------------------------------------------------------------ */
+/* --- new nodes --- */
 
 /* Takes whatever is indexed there out of memory, when it is not being read or written. */
 static void forget_locked(struct cpc_eb_cache *cache, uint64_t index)
@@ -468,8 +463,7 @@ int cpc_eb_finish(struct cpc_eb *eb, struct cpc_node_ptr *ptr)
 	return 0;
 }
 
-/* --- the cache
- * ------------------------------------------------------------------------------------ */
+/* --- the cache --- */
 
 int cpc_eb_cache_create(const struct cpc_eb_params *params, struct cpc_eb_cache **out)
 {

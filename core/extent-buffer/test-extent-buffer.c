@@ -166,8 +166,7 @@ static uint64_t writes(struct fixture *f)
 	return cpc_powercut_count(f->pc, CPC_POWERCUT_WRITE);
 }
 
-/* --- life
- * ------------------------------------------------------------------------------------------ */
+/* --- life --- */
 
 static void nodes_written_read_back(void **state)
 {
@@ -286,8 +285,7 @@ static void a_read_only_cache_never_writes(void **state)
 	destroy(&f);
 }
 
-/* --- damage
- * ---------------------------------------------------------------------------------------- */
+/* --- damage --- */
 
 static void a_bad_copy_is_healed(void **state)
 {
@@ -414,8 +412,7 @@ static void stale_and_misdirected_nodes_are_refused(void **state)
 	destroy(&f);
 }
 
-/* --- failing writes
- * --------------------------------------------------------------------------------- */
+/* --- failing writes --- */
 
 static void a_failed_write_is_told_once_and_tried_again(void **state)
 {
@@ -472,8 +469,7 @@ static void a_node_that_was_never_written_stays(void **state)
 	destroy(&f);
 }
 
-/* --- eviction
- * --------------------------------------------------------------------------------------- */
+/* --- eviction --- */
 
 static void only_covered_nodes_are_evicted(void **state)
 {
@@ -530,8 +526,7 @@ static void used_nodes_outlive_unused_ones(void **state)
 	destroy(&f);
 }
 
-/* --- no memory
- * -------------------------------------------------------------------------------------- */
+/* --- no memory --- */
 
 static uint64_t alloc_calls, alloc_fail_at;
 
@@ -568,8 +563,7 @@ static void no_memory_is_survived(void **state)
 	destroy(&f);
 }
 
-/* --- threads
- * ---------------------------------------------------------------------------------------- */
+/* --- threads --- */
 
 #define THREADS 4
 

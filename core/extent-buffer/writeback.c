@@ -49,8 +49,7 @@ struct batch {
 	struct eb_write write[2][BATCH_NODES];
 };
 
-/* --- completion
- * ----------------------------------------------------------------------------------- */
+/* --- completion --- */
 
 static void node_written_locked(struct cpc_eb *eb)
 {
@@ -86,8 +85,7 @@ static void write_done(struct cpc_io *io)
 	cpc_mutex_unlock(&cache->lock);
 }
 
-/* --- a batch
- * -------------------------------------------------------------------------------------- */
+/* --- a batch --- */
 
 /* Moves a node into the batch if it is still dirty; anybody may have taken it meanwhile. */
 static void take_node_locked(struct batch *batch, struct cpc_eb *eb)
@@ -222,8 +220,7 @@ static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark, size_
 	return 0;
 }
 
-/* --- sync
- * ------------------------------------------------------------------------------------------- */
+/* --- sync --- */
 
 static bool any_dirty(struct cpc_eb_cache *cache)
 {
@@ -289,8 +286,7 @@ void cpc_eb_write_some(struct cpc_eb_cache *cache, size_t max)
 	(void)write_marked(cache, CPC_MARK_DIRTY, max / cache->nodesize);
 }
 
-/* --- abort
- * ------------------------------------------------------------------------------------------ */
+/* --- abort --- */
 
 /* Waits for writes of this generation. Return: true if there was one. */
 static bool wait_generation_locked(struct cpc_eb_cache *cache, uint64_t generation)

@@ -24,8 +24,7 @@ static uint64_t next_random(void)
 	return rng >> 16;
 }
 
-/* --- superblocks
- * ---------------------------------------------------------------------------------- */
+/* --- superblocks --- */
 
 static void fill_ptr(struct cpc_node_ptr *ptr, uint64_t seed)
 {
@@ -173,8 +172,7 @@ static void pointers_survive_encoding(void **state)
 	assert_memory_equal(&in, &out, sizeof(in));
 }
 
-/* --- geometry
- * -------------------------------------------------------------------------------------- */
+/* --- geometry --- */
 
 static void area(uint64_t *end, uint64_t first, uint64_t blocks)
 {
@@ -254,8 +252,7 @@ static void the_default_log_fits_every_pool(void **state)
 	    -EINVAL);
 }
 
-/* --- names and checksums
- * --------------------------------------------------------------------------- */
+/* --- names and checksums --- */
 
 static void names_are_valid_or_not(void **state)
 {
@@ -304,8 +301,7 @@ static void a_uuid_is_printed_in_five_parts(void **state)
 	assert_string_equal(text, "00112233-4455-6677-8899-aabbccddeeff");
 }
 
-/* --- the document
- * ------------------------------------------------------------------------------------ */
+/* --- the document --- */
 
 /* One row: a field of a structure, or the structure itself (field ""). */
 struct row {
