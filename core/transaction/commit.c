@@ -174,17 +174,25 @@ static uint32_t next_slot(const struct cpc_store *store)
 	return slot == store->durable_slot ? (slot + 1) % CPC_SUPER_SLOTS : slot;
 }
 
+static int write_rings(struct cpc_store *store, const struct cpc_disk_super *disk, uint32_t slot)
+{
+	int ret = 0;
+
+	for (unsigned ring = 0; !ret && ring < 2; ring++)
+		ret = cpc_fe_write(&store->fe, cpc_geometry_super(&store->geo, ring, slot), disk,
+				   sizeof(*disk), CPC_CAUSE_SUPER, NULL);
+	return ret;
+}
+
 int cpc_store_write_super(struct cpc_store *store, const struct cpc_super *super)
 {
 	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
-	int ret = 0;
+	int ret;
 
 	if (!disk)
 		return -ENOMEM;
 	cpc_super_encode(disk, super);
-	for (unsigned ring = 0; !ret && ring < 2; ring++)
-		ret = cpc_fe_write(&store->fe, cpc_geometry_super(&store->geo, ring, super->slot),
-				   disk, sizeof(*disk), CPC_CAUSE_SUPER, NULL);
+	ret = write_rings(store, disk, super->slot);
 	cpc_free(disk);
 	return ret;
 }
@@ -192,14 +200,19 @@ int cpc_store_write_super(struct cpc_store *store, const struct cpc_super *super
 /* From the first byte of the superblock on, a failure burns it. */
 static int write_and_flush_super(struct cpc_commit *c)
 {
+	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
 	struct cpc_store *store = c->store;
 	uint64_t failures = cpc_flush_epoch_failures(&store->fe);
 	int ret;
 
+	if (!disk)
+		return -ENOMEM;
 	c->super.slot = next_slot(store);
+	cpc_super_encode(disk, &c->super);
 	store->last_slot = c->super.slot;
-	store->burned_super = true;
-	ret = cpc_store_write_super(store, &c->super);
+	store->burned_super = c->super_written = true;
+	ret = write_rings(store, disk, c->super.slot);
+	cpc_free(disk);
 	if (!ret)
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
 	if (!ret && failures != cpc_flush_epoch_failures(&store->fe))
@@ -213,7 +226,7 @@ static int write_and_flush_super(struct cpc_commit *c)
 
 static uint64_t new_used_blocks(const struct cpc_commit *c)
 {
-	return c->super.used_blocks + c->alloc[0].nr_blocks + c->alloc[1].nr_blocks -
+	return c->store->used_blocks + c->alloc[0].nr_blocks + c->alloc[1].nr_blocks -
 	       c->freed[0].nr_blocks - c->freed[1].nr_blocks;
 }
 
@@ -294,6 +307,7 @@ static void publish(struct cpc_commit *c)
 	cpc_blockset_destroy(&store->burned);
 	cpc_mutex_lock(&store->lock);
 	store->super = c->super;
+	store->used_blocks = c->super.used_blocks;
 	store->dropped_blocks += (uint64_t)c->drop_delta_blocks;
 	store->nr_drops += (uint64_t)c->drop_delta_items;
 	cpc_mutex_unlock(&store->lock);
@@ -310,7 +324,8 @@ static void undo(struct cpc_commit *c)
 	cpc_eb_abort(store->ebc, c->transid);
 	cpc_commit_unprepare(c);
 	drop_pins(c);
-	if (!store->burned_super) {
+	/* An earlier superblock may be burned, but it names nothing of this commit. */
+	if (!c->super_written) {
 		cpc_blockset_for_each(&c->nodes, block, nr)
 		    cpc_space_release(store->space, block, nr);
 	} else if (cpc_blockset_move(&store->burned, &c->nodes)) {

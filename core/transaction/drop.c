@@ -8,7 +8,9 @@
  * fan-out a level. Rejected: a cursor kept in the item, which needs a second way to walk a tree.
  *
  * A node that cannot be read for damage is left out with a message: its blocks stay in use
- * (leaked) and core/check reports them. Guessing what it mapped could free somebody's data.
+ * (leaked) and core/check reports them. Guessing what it mapped could free somebody's data. The
+ * sums of each node are compared with its pointer, so that a list which names some node again and
+ * again, in an image that wants to keep us busy, ends after as many nodes as the pool has.
  */
 #include "transaction/store-internal.h"
 
@@ -37,11 +39,14 @@ int cpc_drop_load(struct cpc_store *store)
 		drop_decode(c.value, &ptr, &owner);
 		store->dropped_blocks += cpc_ptr_blocks(store, &ptr);
 		store->nr_drops++;
-		ret = cpc_cursor_next(&c);
+		/* The sums bound what freeing will read; keys to come must be new. */
+		if (store->dropped_blocks > store->used_blocks ||
+		    (c.key & CPC_KEY_ID_MASK) >= store->super.next_drop)
+			ret = -EUCLEAN;
+		if (!ret)
+			ret = cpc_cursor_next(&c);
 	}
 	cpc_cursor_release(&c);
-	if (!ret && store->dropped_blocks > store->super.used_blocks)
-		ret = -EUCLEAN;
 	return ret;
 }
 
@@ -93,13 +98,16 @@ static int drop_subtree(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	if (*budget == 0)
 		return cpc_commit_drop_add(c, ptr, owner);
 	--*budget;
-	ret = cpc_eb_read(c->store->ebc, ptr, owner, &eb);
+	ret = cpc_store_read_node(c->store, ptr, owner, &eb);
 	if (ret == -EUCLEAN) {
 		cpc_error("a dropped node at %llu is damaged: its blocks stay in use, run "
 			  "coppice check",
 			  (unsigned long long)ptr->bytenr[0]);
 		return 0;
 	}
+	/* A device error may pass, and no commit shall fail for it: it stays on the list. */
+	if (ret == -EIO)
+		return cpc_commit_drop_add(c, ptr, owner);
 	if (ret)
 		return ret;
 	if (ptr->level == 0) {

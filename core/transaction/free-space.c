@@ -34,21 +34,27 @@
 	((CPC_ITEM_MAX_SIZE - sizeof(struct cpc_disk_free_log)) /                                  \
 	 sizeof(struct cpc_disk_free_entry))
 
+/* Blocks in use in a group that nothing was ever allocated in. */
+static uint32_t fresh_used(const struct cpc_store *store, uint64_t group)
+{
+	uint64_t start = group * CPC_GROUP_BLOCKS;
+	uint64_t end = start + cpc_geometry_group_blocks(&store->geo, group);
+	uint64_t low = cpc_max_u64(start, store->geo.data_start);
+	uint64_t high = cpc_min_u64(end, store->geo.data_end);
+
+	return (uint32_t)(end - start - (low < high ? high - low : 0));
+}
+
 static struct cpc_group_meta *group_meta(struct cpc_store *store, uint64_t group)
 {
 	struct cpc_group_meta *meta = store->groups[group];
-	uint8_t bitmap[CPC_BLOCK_SIZE];
 
 	if (meta)
 		return meta;
 	meta = cpc_zalloc(sizeof(*meta));
 	if (!meta)
 		return NULL;
-	cpc_space_fresh_bitmap(&store->geo, group, bitmap);
-	for (unsigned i = 0; i < CPC_BLOCK_SIZE; i++)
-		meta->used += (uint32_t)__builtin_popcount(bitmap[i]);
-	/* what lies beyond the pool's end is set in the bitmap but is not a block */
-	meta->used -= CPC_GROUP_BLOCKS - cpc_geometry_group_blocks(&store->geo, group);
+	meta->used = fresh_used(store, group);
 	cpc_mutex_lock(&store->lock);
 	store->groups[group] = meta;
 	cpc_mutex_unlock(&store->lock);
@@ -107,33 +113,58 @@ static void apply_entry(uint8_t *bitmap, const struct cpc_disk_free_entry *entry
 	}
 }
 
+/* Reads a group's home, or makes up the bitmap of one never folded. */
+static int load_home(struct cpc_store *store, uint64_t group, const struct cpc_group_meta *meta,
+		     uint8_t *bitmap)
+{
+	uint8_t *buf;
+	int ret;
+
+	if (!meta->has_item) {
+		cpc_space_fresh_bitmap(&store->geo, group, bitmap);
+		return 0;
+	}
+	buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, CPC_BLOCK_SIZE);
+	if (!buf)
+		return -ENOMEM;
+	ret = read_home(store, group, meta, buf);
+	if (!ret)
+		memcpy(bitmap, buf, CPC_BLOCK_SIZE);
+	cpc_free(buf);
+	return ret;
+}
+
+/* Applies what the free log says beyond `meta`'s home. False: the group has been folded since. */
+static bool apply_log(struct cpc_store *store, uint64_t group, const struct cpc_group_meta *meta,
+		      uint8_t *bitmap)
+{
+	const struct cpc_group_meta *now;
+	bool same;
+
+	cpc_mutex_lock(&store->lock);
+	now = store->groups[group];
+	same = !now || (now->has_item == meta->has_item && now->generation == meta->generation);
+	for (uint32_t i = 0; same && now && i < now->nr_unapplied; i++)
+		apply_entry(bitmap, &now->unapplied[i]);
+	cpc_mutex_unlock(&store->lock);
+	return same;
+}
+
 int cpc_group_load(void *ctx, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE])
 {
 	struct cpc_store *store = ctx;
 	struct cpc_group_meta meta = {0};
-	uint8_t *buf;
-	int ret = 0;
+	int ret;
 
-	cpc_mutex_lock(&store->lock);
-	if (store->groups[group])
-		meta = *store->groups[group];
-	cpc_mutex_unlock(&store->lock);
-	if (meta.has_item) {
-		buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, CPC_BLOCK_SIZE);
-		if (!buf)
-			return -ENOMEM;
-		ret = read_home(store, group, &meta, buf);
-		if (!ret)
-			memcpy(bitmap, buf, CPC_BLOCK_SIZE);
-		cpc_free(buf);
-	} else {
-		cpc_space_fresh_bitmap(&store->geo, group, bitmap);
-	}
-	if (ret)
-		return ret;
-	/* A group with unapplied entries is not folded before it is loaded: they stay. */
-	for (uint32_t i = 0; i < meta.nr_unapplied; i++)
-		apply_entry(bitmap, &meta.unapplied[i]);
+	do {
+		cpc_mutex_lock(&store->lock);
+		if (store->groups[group])
+			meta = *store->groups[group];
+		cpc_mutex_unlock(&store->lock);
+		ret = load_home(store, group, &meta, bitmap);
+		if (ret)
+			return ret;
+	} while (!apply_log(store, group, &meta, bitmap));
 	return 0;
 }
 
@@ -196,7 +227,9 @@ static int load_entry(struct cpc_store *store, uint64_t transid,
 		return -ENOMEM;
 	if (meta->has_item && transid < meta->generation)
 		return 0;
-	if (freed ? meta->used < count : CPC_GROUP_BLOCKS - meta->used < count)
+	if (freed ? meta->used < count
+		  : cpc_geometry_group_blocks(&store->geo, block / CPC_GROUP_BLOCKS) - meta->used <
+			count)
 		return -EUCLEAN;
 	meta->used += freed ? -count : count;
 	meta->nr_pending++;
@@ -204,6 +237,13 @@ static int load_entry(struct cpc_store *store, uint64_t transid,
 		meta->oldest = transid;
 	return keep_unapplied(meta, entry);
 }
+
+struct free_log_walk {
+	struct cpc_store *store;
+	bool mark;
+	struct cpc_blockset seen; /* blocks of the nodes so far */
+	uint8_t bitmap[CPC_BLOCK_SIZE];
+};
 
 static int load_item(struct cpc_store *store, uint64_t key, const void *value, uint32_t size)
 {
@@ -221,18 +261,50 @@ static int load_item(struct cpc_store *store, uint64_t key, const void *value, u
 	return ret;
 }
 
-/* Reads the items (mark false) or marks the nodes busy (mark true). */
-static int walk_free_log(struct cpc_store *store, const struct cpc_node_ptr *ptr, bool mark)
+/*
+ * A node of the free log is in no bitmap. One that claims to stand where something else does would
+ * be freed from under it, so it is refused. In a bad group nothing is known, and nothing is freed.
+ */
+static int mark_blocks(struct free_log_walk *walk, uint64_t block, uint64_t nr)
 {
-	uint64_t node_blocks = store->geo.nodesize >> CPC_BLOCK_SHIFT;
+	struct cpc_space *space = walk->store->space;
+	uint64_t group = block / CPC_GROUP_BLOCKS;
+	uint32_t used;
+	int ret = 0;
+
+	for (uint64_t b = block; !ret && b < block + nr; b++) {
+		if (b == block || b % CPC_GROUP_BLOCKS == 0) {
+			group = b / CPC_GROUP_BLOCKS;
+			ret = cpc_space_get_used(space, group, walk->bitmap, &used);
+			if (ret && ret != -ENOMEM) {
+				memset(walk->bitmap, 0, sizeof(walk->bitmap));
+				ret = 0;
+			}
+		}
+		if (!ret && (walk->bitmap[b % CPC_GROUP_BLOCKS / 8] >> b % 8 & 1 ||
+			     cpc_blockset_test(&walk->seen, b)))
+			ret = -EUCLEAN;
+	}
+	if (ret == -EUCLEAN)
+		cpc_error("free log: a node at block %llu stands on blocks in use",
+			  (unsigned long long)block);
+	if (!ret)
+		ret = cpc_blockset_add(&walk->seen, block, nr);
+	return ret ? ret : cpc_space_mark_busy(space, block, nr);
+}
+
+/* Reads the items (mark false) or marks the nodes busy (mark true). */
+static int walk_node(struct free_log_walk *walk, const struct cpc_node_ptr *ptr)
+{
+	struct cpc_store *store = walk->store;
 	struct cpc_eb *eb;
-	int ret = cpc_eb_read(store->ebc, ptr, CPC_TREE_FREE_LOG, &eb);
+	int ret = cpc_store_read_node(store, ptr, CPC_TREE_FREE_LOG, &eb);
 
 	if (ret)
 		return ret;
-	for (unsigned i = 0; mark && !ret && i < store->geo.copies; i++)
-		ret = cpc_space_mark_busy(store->space, ptr->bytenr[i] >> CPC_BLOCK_SHIFT,
-					  node_blocks);
+	for (unsigned i = 0; walk->mark && !ret && i < store->geo.copies; i++)
+		ret = mark_blocks(walk, ptr->bytenr[i] >> CPC_BLOCK_SHIFT,
+				  store->geo.nodesize >> CPC_BLOCK_SHIFT);
 	for (uint32_t i = 0; !ret && i < cpc_node_nritems(eb->data); i++) {
 		struct cpc_node_ptr child;
 		const void *value;
@@ -241,14 +313,35 @@ static int walk_free_log(struct cpc_store *store, const struct cpc_node_ptr *ptr
 
 		if (ptr->level) {
 			cpc_node_child(eb->data, i, &key, &child);
-			ret = child.level == ptr->level - 1 ? walk_free_log(store, &child, mark)
-							    : -EUCLEAN;
-		} else if (!mark) {
+			ret = walk_node(walk, &child);
+		} else if (!walk->mark) {
 			cpc_node_item(eb->data, i, &key, &value, &size);
 			ret = load_item(store, key, value, size);
 		}
 	}
 	cpc_eb_put(eb);
+	return ret;
+}
+
+static int walk_free_log(struct cpc_store *store, bool mark)
+{
+	const struct cpc_node_ptr *root = &store->super.free_log;
+	struct free_log_walk *walk;
+	int ret;
+
+	if (cpc_node_ptr_empty(root))
+		return 0;
+	if (cpc_ptr_blocks(store, root) > store->geo.nr_blocks)
+		return -EUCLEAN;
+	walk = cpc_zalloc(sizeof(*walk));
+	if (!walk)
+		return -ENOMEM;
+	walk->store = store;
+	walk->mark = mark;
+	cpc_blockset_init(&walk->seen, store->geo.nr_groups);
+	ret = walk_node(walk, root);
+	cpc_blockset_destroy(&walk->seen);
+	cpc_free(walk);
 	return ret;
 }
 
@@ -287,9 +380,24 @@ static int load_group_items(struct cpc_store *store)
 	return ret;
 }
 
+/* Tells core/space how full each group is. Return: blocks in use in all of them. */
+static uint64_t set_groups(struct cpc_store *store)
+{
+	uint64_t used = 0;
+
+	for (uint64_t g = 0; g < store->geo.nr_groups; g++) {
+		if (store->groups[g]) {
+			cpc_space_set_group(store->space, g, store->groups[g]->used);
+			used += store->groups[g]->used;
+		} else {
+			used += fresh_used(store, g);
+		}
+	}
+	return used;
+}
+
 int cpc_free_space_load(struct cpc_store *store)
 {
-	const struct cpc_node_ptr *free_log = &store->super.free_log;
 	int ret;
 
 	store->groups = cpc_alloc_array(store->geo.nr_groups, sizeof(*store->groups));
@@ -297,17 +405,16 @@ int cpc_free_space_load(struct cpc_store *store)
 		return -ENOMEM;
 	memset(store->groups, 0, store->geo.nr_groups * sizeof(*store->groups));
 	ret = load_group_items(store);
-	if (!ret && !cpc_node_ptr_empty(free_log))
-		ret = walk_free_log(store, free_log, false);
+	if (!ret)
+		ret = walk_free_log(store, false);
 	if (ret)
 		return ret;
-	for (uint64_t g = 0; g < store->geo.nr_groups; g++) {
-		if (store->groups[g])
-			cpc_space_set_group(store->space, g, store->groups[g]->used);
-	}
-	if (!cpc_node_ptr_empty(free_log) && !store->read_only)
-		ret = walk_free_log(store, free_log, true);
-	return ret;
+	store->used_blocks = set_groups(store);
+	if (store->used_blocks != store->super.used_blocks)
+		cpc_warn("the superblock counts %llu blocks in use, the groups %llu",
+			 (unsigned long long)store->super.used_blocks,
+			 (unsigned long long)store->used_blocks);
+	return store->read_only ? 0 : walk_free_log(store, true);
 }
 
 /* --- folding --- */
@@ -590,10 +697,13 @@ static int prepare_set(struct cpc_commit *c, struct cpc_blockset *set)
 			cpc_blockset_remove(set, block, nr);
 			continue;
 		}
-		if (!ret)
-			ret = cpc_blockset_add(&c->prepared, block, nr);
 		if (ret)
 			return ret;
+		ret = cpc_blockset_add(&c->prepared, block, nr);
+		if (ret) {
+			cpc_space_unprepare(c->store->space, block, nr);
+			return ret;
+		}
 	}
 	return 0;
 }

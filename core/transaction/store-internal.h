@@ -62,6 +62,7 @@ struct cpc_commit {
 	int64_t drop_delta_blocks; /* change of store->dropped_blocks */
 	int64_t drop_delta_items;
 	struct cpc_super super; /* the new one */
+	bool super_written;	/* or begun to be: a failure burns it */
 	struct cpc_fold *folds;
 	size_t nr_folds;
 	struct cpc_free_tail tail; /* of this commit, transid 0: logged nothing */
@@ -85,6 +86,11 @@ int cpc_commit_free_log(struct cpc_commit *c);
 int cpc_commit_prepare(struct cpc_commit *c);
 void cpc_commit_unprepare(struct cpc_commit *c);
 void cpc_commit_publish_space(struct cpc_commit *c);
+
+/* store.c: reads a node whose sums are what `ptr` says: so a walk from a pointer reads no more
+ * nodes than that says, whatever is on the device. Return: as cpc_eb_read. */
+int cpc_store_read_node(struct cpc_store *store, const struct cpc_node_ptr *ptr, uint64_t owner,
+			struct cpc_eb **out);
 
 /* commit.c: writes one superblock to both rings. */
 int cpc_store_write_super(struct cpc_store *store, const struct cpc_super *super);

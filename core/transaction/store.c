@@ -41,22 +41,20 @@ static int worse(int a, int b)
 	return a;
 }
 
-static int search_ring(struct cpc_backing *backing, uint64_t start, struct cpc_disk_super *disk,
-		       struct cpc_super *best, const char **why)
+/* *result becomes the worst of what it was and what the slots say, *why the reason for it. */
+static void search_ring(struct cpc_backing *backing, uint64_t start, struct cpc_disk_super *disk,
+			struct cpc_super *best, int *result, const char **why)
 {
-	int result = -EINVAL;
-	const char *text = *why;
-
 	for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
+		const char *text = *why;
 		int ret =
 		    read_slot(backing, start + slot * CPC_BLOCK_SIZE, slot, disk, best, &text);
 
-		if (ret && worse(ret, result) != result) {
-			result = ret;
+		if (ret && worse(ret, *result) != *result) {
+			*result = ret;
 			*why = text;
 		}
 	}
-	return result;
 }
 
 int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const char **why)
@@ -64,7 +62,7 @@ int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const c
 	uint64_t size = cpc_backing_size(backing);
 	uint64_t ring_bytes = (uint64_t)CPC_SUPER_SLOTS * CPC_BLOCK_SIZE;
 	struct cpc_disk_super *disk;
-	int ret;
+	int ret = -EINVAL;
 
 	memset(super, 0, sizeof(*super));
 	*why = "no superblock";
@@ -73,19 +71,18 @@ int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const c
 		return -EINVAL;
 	}
 	disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
-	if (!disk)
+	if (!disk) {
+		*why = "out of memory";
 		return -ENOMEM;
-	ret = search_ring(backing, 0, disk, super, why);
+	}
+	search_ring(backing, 0, disk, super, &ret, why);
 	/* The pool may be smaller than its device: then ring 0 says where ring 1 is. */
 	if (super->transid)
-		ret = search_ring(backing, super->total_bytes - ring_bytes, disk, super, why);
-	else
-		ret = worse(search_ring(backing, size - ring_bytes, disk, super, why), ret);
+		size = super->total_bytes;
+	search_ring(backing, size - ring_bytes, disk, super, &ret, why);
 	cpc_free(disk);
 	/* A newer format may stand in one slot only: never go back behind it. */
-	if (ret == -ENOTSUP)
-		return ret;
-	return super->transid ? 0 : ret;
+	return super->transid && ret != -ENOTSUP ? 0 : ret;
 }
 
 int cpc_store_format(struct cpc_backing *backing, struct cpc_super *super)
@@ -183,6 +180,10 @@ int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_byte
 	cpc_mutex_init(&store->lock, "store", CPC_RANK_LEAF);
 	cpc_flush_epoch_init(&store->fe, backing, on_broken, ctx);
 	ret = cpc_super_find(backing, &store->super, why);
+	if (!ret && !read_only && store->super.compat_ro & ~CPC_COMPAT_RO_KNOWN) {
+		*why = "unknown feature: only reading is possible";
+		ret = -ENOTSUP;
+	}
 	if (!ret) {
 		memcpy(store->uuid, store->super.uuid, CPC_UUID_SIZE);
 		cpc_assert(cpc_geometry_init(&store->geo, store->super.total_bytes,
@@ -216,6 +217,45 @@ void cpc_store_close(struct cpc_store *store)
 	cpc_flush_epoch_destroy(&store->fe);
 	cpc_mutex_destroy(&store->lock);
 	cpc_free(store);
+}
+
+/* --- nodes --- */
+
+static void sum_children(const void *node, const struct cpc_node_ptr *ptr, uint64_t owner,
+			 uint64_t *nodes, uint64_t *data_blocks)
+{
+	for (uint32_t i = 0; i < cpc_node_nritems(node); i++) {
+		struct cpc_node_ptr child;
+		const void *value;
+		uint32_t size;
+		uint64_t key;
+
+		if (ptr->level) {
+			cpc_node_child(node, i, &key, &child);
+			*nodes += child.nodes;
+			*data_blocks += child.data_blocks;
+		} else if (owner >= CPC_TREE_VOLUME_BASE) {
+			cpc_node_item(node, i, &key, &value, &size);
+			*data_blocks += cpc_item_len(owner, size);
+		}
+	}
+}
+
+int cpc_store_read_node(struct cpc_store *store, const struct cpc_node_ptr *ptr, uint64_t owner,
+			struct cpc_eb **out)
+{
+	uint64_t nodes = 1, data_blocks = 0;
+	int ret = cpc_eb_read(store->ebc, ptr, owner, out);
+
+	if (ret)
+		return ret;
+	sum_children((*out)->data, ptr, owner, &nodes, &data_blocks);
+	if (nodes == ptr->nodes && data_blocks == ptr->data_blocks)
+		return 0;
+	cpc_error("tree %llu: node at %llu: sums do not match those in its parent",
+		  (unsigned long long)owner, (unsigned long long)ptr->bytenr[0]);
+	cpc_eb_put(*out);
+	return -EUCLEAN;
 }
 
 /* --- volumes --- */
@@ -317,7 +357,7 @@ void cpc_store_info(struct cpc_store *store, struct cpc_store_info *info)
 	cpc_mutex_lock(&store->lock);
 	info->transid = store->super.transid;
 	info->dropped_blocks = store->dropped_blocks;
-	info->used_blocks = store->super.used_blocks - store->dropped_blocks;
+	info->used_blocks = store->used_blocks - store->dropped_blocks;
 	info->root_nodes = (uint64_t)store->super.root.nodes + store->super.free_log.nodes;
 	info->nr_drops = store->nr_drops;
 	cpc_mutex_unlock(&store->lock);

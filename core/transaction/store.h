@@ -72,6 +72,7 @@ struct cpc_store {
 
 	struct cpc_mutex lock;
 	struct cpc_super super;	 /* newest durable; lock, written by commit */
+	uint64_t used_blocks;	 /* in all bitmaps; super.used_blocks if that was right; lock */
 	uint64_t dropped_blocks; /* under the drop list, lock */
 	uint64_t nr_drops;	 /* lock */
 	_Atomic uint64_t pinned_blocks;
