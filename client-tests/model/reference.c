@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "reference.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static void *grow(void *old, size_t *cap, size_t size)
@@ -43,14 +44,15 @@ void ref_destroy(struct ref *r)
 
 /* --- changes --- */
 
-static struct ref_op *new_op(struct ref *r, uint64_t issued)
+static struct ref_op *new_op(struct ref *r, uint64_t issued, char kind, uint64_t offset,
+			     uint64_t len)
 {
 	struct ref_op *op;
 
 	if (r->nr_ops == r->cap_ops)
 		r->op = grow(r->op, &r->cap_ops, sizeof(*r->op));
 	op = &r->op[r->nr_ops++];
-	*op = (struct ref_op){.issued = issued};
+	*op = (struct ref_op){.issued = issued, .kind = kind, .offset = offset, .len = len};
 	return op;
 }
 
@@ -100,7 +102,7 @@ static void change_part(struct ref *r, struct ref_op *op, uint64_t block, uint32
 
 void ref_write(struct ref *r, const void *buf, uint64_t len, uint64_t offset, uint64_t issued)
 {
-	struct ref_op *op = new_op(r, issued);
+	struct ref_op *op = new_op(r, issued, 'w', offset, len);
 	const uint8_t *src = buf;
 
 	while (len) {
@@ -162,12 +164,12 @@ static void zero_range(struct ref *r, struct ref_op *op, uint64_t offset, uint64
 
 void ref_zero(struct ref *r, uint64_t len, uint64_t offset, uint64_t issued)
 {
-	zero_range(r, new_op(r, issued), offset, offset + len);
+	zero_range(r, new_op(r, issued, 'z', offset, len), offset, offset + len);
 }
 
 void ref_trim(struct ref *r, uint64_t len, uint64_t offset, uint64_t issued)
 {
-	struct ref_op *op = new_op(r, issued);
+	struct ref_op *op = new_op(r, issued, 't', offset, len);
 	uint64_t from = cpc_align_up(offset, CPC_BLOCK_SIZE), end = offset + len;
 	uint64_t to = end == r->size ? cpc_align_up(end, CPC_BLOCK_SIZE)
 				     : cpc_align_down(end, CPC_BLOCK_SIZE);
@@ -282,6 +284,59 @@ bool ref_is_zero(const struct ref *r, uint64_t len, uint64_t offset)
 
 /* --- after a crash --- */
 
+void ref_copy(struct ref *to, const struct ref *from)
+{
+	memset(to, 0, sizeof(*to));
+	to->size = from->size;
+	cpc_page_map_copy(&to->pages, &from->pages);
+	for (size_t i = 0; i < from->nr_ops; i++) {
+		const struct ref_op *op = &from->op[i];
+		struct ref_op *copy = new_op(to, op->issued, op->kind, op->offset, op->len);
+
+		copy->answered = op->answered;
+		for (size_t c = 0; c < op->nr; c++) {
+			struct cpc_page *old = op->change[c].old;
+
+			if (copy->nr == copy->cap)
+				copy->change =
+				    grow(copy->change, &copy->cap, sizeof(*copy->change));
+			copy->change[copy->nr++] = (struct ref_change){
+			    op->change[c].block, old ? cpc_page_get(old) : NULL};
+		}
+	}
+}
+
+static void print_page(const char *what, const struct cpc_page *page)
+{
+	fprintf(stderr, "    %s:", what);
+	for (unsigned at = 0; page && at < CPC_BLOCK_SIZE; at += 512) {
+		uint64_t word;
+
+		memcpy(&word, page->data + at, sizeof(word));
+		fprintf(stderr, " %llu", (unsigned long long)(word >> 20));
+	}
+	fprintf(stderr, page ? "\n" : " zeroes\n");
+}
+
+void ref_explain(const struct ref *r, const struct cpc_page_map *actual, uint64_t block)
+{
+	fprintf(stderr, "  block %llu, stamps of its sectors:\n", (unsigned long long)block);
+	for (size_t i = 0; i < r->nr_ops; i++) {
+		const struct ref_op *op = &r->op[i];
+
+		for (size_t c = 0; c < op->nr; c++) {
+			if (op->change[c].block != block)
+				continue;
+			print_page("was", op->change[c].old);
+			fprintf(stderr, "    %c %llu+%llu issued %llu answered %llu\n", op->kind,
+				(unsigned long long)op->offset, (unsigned long long)op->len,
+				(unsigned long long)op->issued, (unsigned long long)op->answered);
+		}
+	}
+	print_page("last", cpc_page_map_find(&r->pages, block));
+	print_page("now", cpc_page_map_find(actual, block));
+}
+
 static bool same(const struct cpc_page *a, const struct cpc_page *b)
 {
 	static const uint8_t zero[CPC_BLOCK_SIZE];
@@ -365,11 +420,11 @@ static void note_lost(const struct ref *r, struct ref_match *m)
 	m->lost_answered = op->answered ? op->answered : UINT64_MAX;
 }
 
-bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m)
+/* Undoes operations until the content fits. Return: blocks that do not, 0: it does. */
+static uint64_t undo_to_fit(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m)
 {
 	uint64_t nr_bad, bad = 0;
 
-	*m = (struct ref_match){0};
 	nr_bad = count_bad(r, actual, &bad);
 	m->nr_bad = nr_bad;
 	m->bad = bad;
@@ -381,8 +436,31 @@ bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_matc
 			count_bad(r, actual, &m->bad);
 		}
 	}
-	while (!nr_bad && r->nr_ops && !shows(r))
-		ref_undo(r);
-	m->kept_issued = r->nr_ops ? r->op[r->nr_ops - 1].issued : 0;
-	return nr_bad == 0;
+	return nr_bad;
+}
+
+/* Goes back to the oldest instant that fits: what is there at that one is there for sure. */
+static uint64_t kept_for_sure(struct ref *r, const struct cpc_page_map *actual)
+{
+	uint64_t nr_bad = 0, kept = 0;
+
+	while (r->nr_ops) {
+		if (!nr_bad && shows(r))
+			kept = r->op[r->nr_ops - 1].issued;
+		nr_bad = undo_counting(r, actual, nr_bad);
+		if (!nr_bad)
+			kept = 0;
+	}
+	return kept;
+}
+
+bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m)
+{
+	*m = (struct ref_match){0};
+	if (undo_to_fit(r, actual, m))
+		return false;
+	m->kept_issued = kept_for_sure(r, actual);
+	cpc_page_map_clear(&r->pages);
+	cpc_page_map_copy(&r->pages, actual);
+	return true;
 }

@@ -20,6 +20,8 @@ struct ref_change {
 
 struct ref_op {
 	uint64_t issued, answered; /* the caller's clock; answered 0: not yet */
+	char kind;		   /* 'w', 'z' or 't' */
+	uint64_t offset, len;
 	size_t nr, cap;
 	struct ref_change *change;
 };
@@ -56,10 +58,10 @@ bool ref_equals(const struct ref *r, const void *buf, uint64_t len, uint64_t off
 bool ref_is_zero(const struct ref *r, uint64_t len, uint64_t offset);
 
 /*
- * Finds an instant whose content is `actual` (absent pages are zeroes), the newest there is, and
- * undoes what lies behind it, and then what changed nothing. Return: true; or false with *bad = a
- * block that differs at the instant that fits best and *nr_bad = how many do, and nothing is left
- * to undo.
+ * Compares with what a crash has left, `actual` (absent pages are zeroes). Several instants may
+ * look alike, so what is lost is told from the newest that fits and what is there from the oldest.
+ * Return: true, and the content is `actual` with no history; or false with *bad = a block that
+ * differs at the instant that fits best and *nr_bad = how many do.
  */
 struct ref_match {
 	uint64_t undone;
@@ -68,6 +70,10 @@ struct ref_match {
 	uint64_t kept_issued;	/* the newest one that is there for sure; 0: none known */
 	uint64_t bad, nr_bad;
 };
+/* A copy to explain from, since a comparison uses up the history. */
+void ref_copy(struct ref *to, const struct ref *from);
+/* Prints what has touched a block, and what it holds in `actual`. */
+void ref_explain(const struct ref *r, const struct cpc_page_map *actual, uint64_t block);
 bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m);
 
 #endif

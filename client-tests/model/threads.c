@@ -309,7 +309,7 @@ static void end_life(struct team *t, enum ending ending)
 		rig_expect(rig_close(t->rig) == 0, "shutdown");
 	else
 		rig_abandon(t->rig);
-	rig_check(t->rig, ending == END_CUT, NULL);
+	rig_check(t->rig, ending != END_CLOSE, NULL);
 }
 
 static void open_volumes(struct team *t)
@@ -341,23 +341,30 @@ static void read_slice(struct team *t, unsigned v, struct worker *w, struct cpc_
 	}
 }
 
-static void match_slice(struct team *t, unsigned v, struct worker *w, bool exact,
+static void match_slice(struct team *t, unsigned v, struct worker *w, enum ending ending,
 			struct ref_match *m)
 {
+	static const char *const words[] = {"closed", "killed", "power cut"};
 	struct cpc_page_map actual;
+	struct ref copy;
 
 	read_slice(t, v, w, &actual);
-	if (exact)
+	if (ending == END_CLOSE)
 		ref_durable(&w->slice[v]);
-	if (!ref_match(&w->slice[v], &actual, m))
-		rig_fail("volume %u, slice of thread %u: at no one instant: %llu blocks differ, as "
-			 "block %llu does, at best",
-			 v, w->index, (unsigned long long)m->nr_bad, (unsigned long long)m->bad);
-	ref_durable(&w->slice[v]);
+	ref_copy(&copy, &w->slice[v]);
+	if (!ref_match(&w->slice[v], &actual, m)) {
+		ref_explain(&copy, &actual, m->bad);
+		rig_fail(
+		    "%s: volume %u, slice of thread %u: at no one instant: %llu blocks differ, "
+		    "as block %llu does, at best",
+		    words[ending], v, w->index, (unsigned long long)m->nr_bad,
+		    (unsigned long long)m->bad);
+	}
+	ref_destroy(&copy);
 	cpc_page_map_clear(&actual);
 }
 
-static void check_volume(struct team *t, unsigned v, bool exact)
+static void check_volume(struct team *t, unsigned v, enum ending ending)
 {
 	uint64_t lost = UINT64_MAX, kept = 0, flushed = atomic_load(&t->flushed[v]);
 	unsigned lost_by = 0, kept_by = 0;
@@ -365,7 +372,7 @@ static void check_volume(struct team *t, unsigned v, bool exact)
 	for (unsigned i = 0; i < t->nr; i++) {
 		struct ref_match m;
 
-		match_slice(t, v, &t->worker[i], exact, &m);
+		match_slice(t, v, &t->worker[i], ending, &m);
 		if (m.lost && m.lost_answered < lost) {
 			lost = m.lost_answered;
 			lost_by = i;
@@ -465,7 +472,7 @@ uint64_t model_threads(struct rig *rig, uint64_t seed, unsigned nr_threads, uint
 		rig_open(rig);
 		open_volumes(t);
 		for (unsigned v = 0; v < NR_VOLUMES; v++)
-			check_volume(t, v, ending == END_CLOSE);
+			check_volume(t, v, ending);
 	}
 	end_life(t, END_CLOSE);
 	rig_destroy(rig);
