@@ -95,31 +95,50 @@ void cpc_cache_filled(struct cpc_volume *vol, struct cpc_buf *buf, bool ok)
 	cpc_mutex_unlock(&vol->cache_lock);
 }
 
-uint64_t cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
-			       uint64_t nr, uint64_t epoch, uint64_t *stored)
+/* Makes sure that storing in [block, block + nr) cannot fail: the leaves of both ends exist. */
+static int make_slots(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block, uint64_t nr)
+{
+	uint64_t last = block + nr - 1;
+	bool made = false;
+	int ret = 0;
+
+	cpc_assert(nr <= 64); /* slots of a leaf: the range lies in two of them */
+	if (!cpc_xa_load(&vol->cache, block)) {
+		ret = cpc_xa_store(&vol->cache, block, bufs[0], NULL);
+		made = !ret;
+	}
+	if (!ret && !cpc_xa_load(&vol->cache, last))
+		ret = cpc_xa_store(&vol->cache, last, bufs[nr - 1], NULL);
+	if (ret && made)
+		cpc_xa_erase(&vol->cache, block);
+	return ret;
+}
+
+int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
+			  uint64_t nr, uint64_t epoch, uint64_t *again)
 {
 	struct cpc_list gone;
-	uint64_t again = 0, i;
+	int ret;
 
+	*again = 0;
 	cpc_list_init(&gone);
 	cpc_mutex_lock(&vol->cache_lock);
-	for (i = 0; i < nr; i++) {
+	ret = make_slots(vol, bufs, block, nr);
+	for (uint64_t i = 0; i < nr && !ret; i++) {
 		struct cpc_buf *old;
 
-		if (store(vol, bufs[i], block + i, &old))
-			break;
+		cpc_assert(store(vol, bufs[i], block + i, &old) == 0);
 		bufs[i]->flags = CPC_BUF_DIRTY;
 		bufs[i]->epoch = epoch;
 		cpc_xa_set_mark(&vol->cache, block + i, CPC_MARK_DIRTY);
-		if (!old)
+		if (!old || old == bufs[i])
 			continue;
-		again += old->flags & CPC_BUF_DIRTY && old->epoch == epoch;
+		*again += old->flags & CPC_BUF_DIRTY && old->epoch == epoch;
 		let_go(vol, old, epoch, &gone);
 	}
 	cpc_mutex_unlock(&vol->cache_lock);
 	free_gone(vol, &gone);
-	*stored = i;
-	return again;
+	return ret;
 }
 
 void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t epoch)

@@ -186,6 +186,11 @@ struct cpc_buf *cpc_buf_alloc(struct cpc_engine *e)
 
 		if (buf || cpc_engine_broken(e, NULL, 0))
 			return buf;
+		if (e->opts.no_threads) {
+			if (cpc_write_out(e))
+				return NULL;
+			continue;
+		}
 		cpc_kick_writeback(e);
 		cpc_mutex_lock(&e->memory.lock);
 		if (!e->memory.nr_free)

@@ -63,6 +63,7 @@ static uint64_t verify(const struct fetch *f, const struct cpc_mapping *m)
 static int read_mapping(const struct fetch *f, const struct cpc_mapping *m)
 {
 	struct cpc_engine *e = f->vol->engine;
+	struct cpc_volume_item item;
 	uint64_t bad = 0;
 	int ret = 0;
 
@@ -76,7 +77,8 @@ static int read_mapping(const struct fetch *f, const struct cpc_mapping *m)
 		ret = -EUCLEAN;
 	}
 	atomic_fetch_add(&e->data_errors, 1);
-	cpc_error("volume %s: block at offset %llu (pool address %llu): %s", f->vol->item.name,
+	cpc_engine_get_item(f->vol, &item);
+	cpc_error("volume %s: block at offset %llu (pool address %llu): %s", item.name,
 		  (unsigned long long)((m->block + bad) << CPC_BLOCK_SHIFT),
 		  (unsigned long long)(m->bytenr + (bad << CPC_BLOCK_SHIFT)),
 		  ret == -EUCLEAN ? "checksum does not match" : strerror(-ret));
@@ -302,13 +304,43 @@ static int survey_mapping(void *ctx, const struct cpc_mapping *m)
 	return 0;
 }
 
+static bool still_current(struct cpc_volume *vol, const struct cpc_view *view)
+{
+	bool same;
+
+	cpc_mutex_lock(&vol->view_lock);
+	same = vol->view == view;
+	cpc_mutex_unlock(&vol->view_lock);
+	return same;
+}
+
+/*
+ * Lets fn look at a range through one view and at the cache. A cut that is published between the
+ * two has left the cache and is not in that view: then once more. Return: as cpc_view_map.
+ */
+static int map_with_cache(struct cpc_volume *vol, uint64_t block, uint64_t nr, cpc_mapping_fn fn,
+			  void *ctx, void (*restart)(void *ctx))
+{
+	for (;;) {
+		struct cpc_view *view = cpc_view_get(vol);
+		bool same;
+		int ret;
+
+		if (restart)
+			restart(ctx);
+		ret = cpc_view_map(vol, view, block, nr, fn, ctx);
+		same = still_current(vol, view);
+		cpc_view_put(vol, view);
+		if (ret < 0 || same)
+			return ret;
+	}
+}
+
 static int survey(struct cpc_volume *vol, uint64_t block, uint64_t nr, bool want_hole)
 {
 	struct survey s = {vol, want_hole};
-	struct cpc_view *view = cpc_view_get(vol);
-	int ret = cpc_view_map(vol, view, block, nr, survey_mapping, &s);
+	int ret = map_with_cache(vol, block, nr, survey_mapping, &s, NULL);
 
-	cpc_view_put(vol, view);
 	return ret < 0 ? ret : !ret;
 }
 
@@ -373,24 +405,20 @@ static int extent_mapping(void *ctx, const struct cpc_mapping *m)
 	return ret;
 }
 
-/* A cut published between view and cache would hide what it wrote: then once more. */
+static void no_pieces(void *ctx)
+{
+	struct pieces *p = ctx;
+
+	p->nr = 0;
+}
+
 static int collect(struct cpc_volume *vol, uint64_t block, uint64_t nr, struct pieces *p)
 {
-	for (;;) {
-		struct cpc_view *view = cpc_view_get(vol);
-		bool same;
-		int ret;
+	int ret;
 
-		p->vol = vol;
-		p->nr = 0;
-		ret = cpc_view_map(vol, view, block, nr, extent_mapping, p);
-		cpc_mutex_lock(&vol->view_lock);
-		same = vol->view == view;
-		cpc_mutex_unlock(&vol->view_lock);
-		cpc_view_put(vol, view);
-		if (ret < 0 || same)
-			return ret < 0 ? ret : 0;
-	}
+	p->vol = vol;
+	ret = map_with_cache(vol, block, nr, extent_mapping, p, no_pieces);
+	return ret < 0 ? ret : 0;
 }
 
 int cpc_volume_extents(struct cpc_volume *vol, uint64_t offset, uint64_t len, cpc_extent_fn emit,

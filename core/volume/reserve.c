@@ -82,13 +82,18 @@ void cpc_reserve_committed(struct cpc_engine *e)
 	cpc_space_keep_at_most(e->store->space, 2 * meta_nodes(e, pending_entries(e)));
 }
 
-bool cpc_engine_commit_may_help(struct cpc_engine *e)
+static bool may_help(struct cpc_engine *e, uint64_t own_dirty)
 {
 	struct cpc_store_info info;
 
 	cpc_store_info(e->store, &info);
 	return info.pinned_blocks || info.nr_drops || cpc_dropped_blocks(e) ||
-	       atomic_load(&e->map_entries) || atomic_load(&e->dirty_blocks);
+	       atomic_load(&e->map_entries) || atomic_load(&e->dirty_blocks) > own_dirty;
+}
+
+bool cpc_engine_commit_may_help(struct cpc_engine *e)
+{
+	return may_help(e, 0);
 }
 
 /* Blocks that wait for a commit are more than a quarter of what is free: time for one. */
@@ -101,13 +106,13 @@ void cpc_commit_when_tight(struct cpc_engine *e)
 		cpc_kick_commit(e);
 }
 
-int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr)
+int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t dirty)
 {
 	struct cpc_engine *e = vol->engine;
 	int ret = try_reserve(e, nr, false);
 
 	for (int i = 0; ret == -ENOSPC && i < COMMIT_TRIES; i++) {
-		bool may_help = cpc_engine_commit_may_help(e);
+		bool helps = may_help(e, dirty);
 		int mapped;
 
 		ret = try_reserve(e, nr, false);
@@ -118,7 +123,7 @@ int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr)
 			return mapped;
 		if (mapped)
 			ret = try_reserve(e, nr, true);
-		if (ret != -ENOSPC || !may_help)
+		if (ret != -ENOSPC || !helps)
 			break;
 		ret = cpc_engine_commit(e, false);
 		if (ret)
@@ -136,7 +141,7 @@ void cpc_unreserve(struct cpc_engine *e, uint64_t nr)
 
 /* --- memory --- */
 
-/* Counts nr unless that would pass the limit; a request alone always passes. */
+/* Counts nr unless that would pass the limit. Callers ask for less than half of it. */
 static bool try_dirty(struct cpc_engine *e, uint64_t nr)
 {
 	uint64_t now = atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);

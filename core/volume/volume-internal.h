@@ -128,7 +128,7 @@ struct cpc_volume {
 	struct cpc_io_tree io_tree;
 
 	struct cpc_mutex cache_lock; /* CPC_RANK_CACHE */
-	struct cpc_xarray cache;     /* by block number; cache_lock to change */
+	struct cpc_xarray cache;     /* by block number; cache_lock */
 	struct cpc_list displaced;   /* frozen dirty buffers that left the index; cache_lock */
 
 	struct cpc_mutex writeback_lock; /* CPC_RANK_WRITEBACK: one cut at a time */
@@ -179,11 +179,11 @@ struct cpc_buf *cpc_cache_get(struct cpc_volume *vol, uint64_t block);
 bool cpc_cache_add_filling(struct cpc_volume *vol, struct cpc_buf *buf, uint64_t block);
 /* The placeholder is filled, or (ok = false) taken out; also when a writer has cancelled it. */
 void cpc_cache_filled(struct cpc_volume *vol, struct cpc_buf *buf, bool ok);
-/* Swaps dirty buffers in for [block, block + nr) (their references go to the index). Under a
- * ticket. *stored: how many, fewer than nr only for lack of memory. Return: how many took the place
- * of a buffer dirty in the same epoch. */
-uint64_t cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
-			       uint64_t nr, uint64_t epoch, uint64_t *stored);
+/* Swaps dirty buffers in for [block, block + nr), nr <= 64 (their references go to the index).
+ * Under a ticket. *again: how many took the place of a buffer dirty in the same epoch. Return: 0;
+ * -ENOMEM, nothing changed. */
+int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
+			  uint64_t nr, uint64_t epoch, uint64_t *again);
 /* Takes all buffers of [block, block + nr) out of the index. Under a ticket of `epoch`. */
 void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t epoch);
 /* Collects up to `max` dirty buffers of `epoch` from *block on as WRITEBACK, with a reference. */
@@ -254,8 +254,9 @@ int cpc_range_mapped(struct cpc_volume *vol, uint64_t block, uint64_t nr);
 int cpc_range_hole(struct cpc_volume *vol, uint64_t block, uint64_t nr);
 
 /* --- reservations (reserve.c) --- */
-/* Reserves blocks for `nr` blocks of data of which all may be new. May commit and wait. */
-int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr);
+/* Reserves blocks for `nr` blocks of data of which all may be new. May commit and wait. `dirty`:
+ * how many of the dirty blocks are the caller's own, which no commit brings back. */
+int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t dirty);
 void cpc_unreserve(struct cpc_engine *e, uint64_t nr);
 /* After a commit: fewer places need to be kept for nodes. */
 void cpc_reserve_committed(struct cpc_engine *e);

@@ -97,21 +97,13 @@ static int fill_buffers(struct writer *w, struct cpc_buf **bufs, bool want_parti
 }
 
 /* The io tree is the account of what is charged; on a broken one nothing is written any more. */
-static uint64_t charge(struct writer *w, uint64_t stored)
+static uint64_t charge(struct writer *w)
 {
 	struct cpc_changeset cs = {0};
-	int ret;
+	int ret = cpc_io_tree_convert(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
+				      w->nr << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, CPC_IO_LOCKED,
+				      &w->cached, &cs);
 
-	if (stored < w->nr) {
-		/* out of memory on the way: only what is in the index is dirty */
-		ret = cpc_io_tree_set(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
-				      stored << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, NULL, &cs);
-		unlock_range(w);
-	} else {
-		ret = cpc_io_tree_convert(&w->vol->io_tree, w->block << CPC_BLOCK_SHIFT,
-					  w->nr << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, CPC_IO_LOCKED,
-					  &w->cached, &cs);
-	}
 	if (ret)
 		cpc_engine_break(w->vol->engine, "io tree: dirty range could not be charged");
 	return cs.set_bytes >> CPC_BLOCK_SHIFT;
@@ -121,26 +113,26 @@ static uint64_t charge(struct writer *w, uint64_t stored)
 static int publish_buffers(struct writer *w, struct cpc_buf **bufs)
 {
 	struct cpc_volume *vol = w->vol;
-	uint64_t epoch = cpc_ticket_take(vol);
-	uint64_t stored, again, charged;
+	uint64_t epoch = cpc_ticket_take(vol), again, charged;
+	int ret = cpc_cache_store_dirty(vol, bufs, w->block, w->nr, epoch, &again);
 
-	again = cpc_cache_store_dirty(vol, bufs, w->block, w->nr, epoch, &stored);
-	charged = stored ? charge(w, stored) : 0;
-	if (!stored)
+	if (ret) {
 		unlock_range(w);
+		cpc_ticket_release(vol);
+		return ret;
+	}
+	charged = charge(w);
 	atomic_fetch_add(&vol->dirty_blocks, charged);
 	cpc_ticket_release(vol);
-	if (charged != stored - again && !cpc_engine_broken(vol->engine, NULL, 0))
+	if (charged != w->nr - again && !cpc_engine_broken(vol->engine, NULL, 0))
 		cpc_engine_break(vol->engine, "io tree and data cache disagree about dirty blocks");
-	for (uint64_t i = stored; i < w->nr; i++)
-		cpc_buf_put(vol->engine, bufs[i]);
 	cpc_unreserve(vol->engine, w->nr - charged);
 	cpc_dirty_release(vol->engine, w->nr - charged);
-	return stored == w->nr ? 0 : -ENOMEM;
+	return 0;
 }
 
-/* *settled: the reservations have been used or given back, also on error. */
-static int write_reserved(struct writer *w, bool *settled)
+/* Uses up what is reserved, or gives it back; on error it is still the caller's. */
+static int write_reserved(struct writer *w)
 {
 	struct cpc_buf *bufs[DIRECT_BLOCKS + 1];
 	int ret = alloc_buffers(w, bufs);
@@ -155,32 +147,29 @@ static int write_reserved(struct writer *w, bool *settled)
 		if (ret)
 			unlock_range(w);
 	}
-	if (ret) {
-		for (uint64_t i = 0; i < w->nr; i++)
-			cpc_buf_put(w->vol->engine, bufs[i]);
-		return ret;
-	}
-	*settled = true;
-	return publish_buffers(w, bufs);
+	if (!ret)
+		ret = publish_buffers(w, bufs);
+	for (uint64_t i = 0; ret && i < w->nr; i++)
+		cpc_buf_put(w->vol->engine, bufs[i]);
+	return ret;
 }
 
 static int write_buffered(struct writer *w)
 {
 	struct cpc_engine *e = w->vol->engine;
-	bool settled = false;
 	int ret = cpc_map_throttle(e);
 
 	if (!ret)
 		ret = cpc_dirty_reserve(e, w->nr);
 	if (ret)
 		return ret;
-	ret = cpc_reserve(w->vol, w->block, w->nr);
+	ret = cpc_reserve(w->vol, w->block, w->nr, w->nr);
 	if (!ret) {
-		ret = write_reserved(w, &settled);
-		if (!settled)
+		ret = write_reserved(w);
+		if (ret)
 			cpc_unreserve(e, w->nr);
 	}
-	if (!settled)
+	if (ret)
 		cpc_dirty_release(e, w->nr);
 	return ret;
 }
@@ -257,10 +246,15 @@ static int write_chunk(struct direct *d, uint64_t block, uint64_t nr)
 	d->writer.nr = nr;
 	ret = cpc_data_write_all(&d->writer);
 	for (uint64_t i = 0; i < nr; i++) {
-		if (d->bytenr[i])
-			cpc_run_builder_map(&d->builder, block + i, 1, d->bytenr[i], &d->csums[i]);
+		if (!d->bytenr[i])
+			continue;
+		cpc_run_builder_map(&d->builder, block + i, 1, d->bytenr[i], &d->csums[i]);
+		/* what the run does not name is given back here, the rest in link_direct */
+		if (d->builder.error)
+			cpc_space_release(d->writer.engine->store->space,
+					  d->bytenr[i] >> CPC_BLOCK_SHIFT, 1);
 	}
-	return ret;
+	return ret ? ret : d->builder.error;
 }
 
 /* Gives back blocks that an aborted request has written: nobody knows of them. */
@@ -276,8 +270,8 @@ static void release_run(struct cpc_engine *e, const struct cpc_run *run)
 
 /*
  * Run in, buffers out, range unlocked, as one change of the open epoch. In this order: once a
- * buffer is gone, a reader, or the next writer who fills a partial block, goes by the view, which must
- * not be older than that buffer was.
+ * buffer is gone, a reader, or the next writer who fills a partial block, goes by the view, which
+ * must not be older than that buffer was.
  */
 static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run *run)
 {
@@ -305,23 +299,24 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 static int link_direct(struct writer *w, struct cpc_run_builder *builder, int ret)
 {
 	struct cpc_view *next = NULL;
-	struct cpc_run *run = NULL;
-	int err = cpc_run_builder_finish(builder, &run);
+	struct cpc_run *run;
 
 	if (!ret)
-		ret = err;
+		ret = builder->error;
 	if (!ret) {
 		next = cpc_view_alloc();
 		ret = next ? cpc_view_reserve(w->vol) : -ENOMEM;
 	}
 	if (ret) {
 		unlock_range(w);
-		if (run)
-			release_run(w->vol->engine, run);
-		cpc_run_put(run);
+		if (builder->run)
+			release_run(w->vol->engine, builder->run);
+		cpc_run_builder_abort(builder);
 		cpc_free(next);
 		return ret;
 	}
+	/* which fails only with the builder's error */
+	cpc_assert(cpc_run_builder_finish(builder, &run) == 0);
 	publish_run(w, next, run);
 	return 0;
 }
@@ -343,7 +338,7 @@ static int write_direct(struct writer *w)
 	int ret = cpc_map_throttle(e);
 
 	if (!ret)
-		ret = cpc_reserve(w->vol, w->block, w->nr);
+		ret = cpc_reserve(w->vol, w->block, w->nr, 0);
 	if (ret)
 		return ret;
 	d = direct_new(w, w->nr);
@@ -446,7 +441,7 @@ static int zero_with_edges(struct writer *w, uint64_t start, uint64_t end)
 	int ret = cpc_map_throttle(e);
 
 	if (!ret)
-		ret = cpc_reserve(w->vol, w->block, edges);
+		ret = cpc_reserve(w->vol, w->block, edges, 0);
 	if (ret)
 		return ret;
 	d = direct_new(w, edges);
