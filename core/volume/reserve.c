@@ -115,6 +115,8 @@ int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t di
 		bool helps = may_help(e, dirty);
 		int mapped;
 
+		/* writers that are gone may have asked for more places than are needed now */
+		cpc_reserve_committed(e);
 		ret = try_reserve(e, nr, false);
 		if (ret != -ENOSPC)
 			break;
