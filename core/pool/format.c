@@ -3,7 +3,7 @@
  * format: makes a pool. On a path that exists it first looks for something that a user might miss:
  * a pool, or any of the signatures below, and asks for --force then.
  */
-#include "pool/pool.h"
+#include "pool/pool-internal.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -83,6 +83,15 @@ static const char *recognize_pool(struct cpc_backing *backing)
 
 /* --- making --- */
 
+int cpc_uuid_draw(uint8_t uuid[CPC_UUID_SIZE])
+{
+	int ret = cpc_hooks.random(uuid, CPC_UUID_SIZE);
+
+	uuid[6] = (uint8_t)(0x40 | (uuid[6] & 0x0f));
+	uuid[8] = (uint8_t)(0x80 | (uuid[8] & 0x3f));
+	return ret;
+}
+
 static int fill_super(struct cpc_backing *backing, const struct cpc_format_options *opts,
 		      struct cpc_super *super, struct cpc_error *err)
 {
@@ -118,12 +127,8 @@ static int fill_super(struct cpc_backing *backing, const struct cpc_format_optio
 	node = (uint64_t)super->nodesize / CPC_BLOCK_SIZE * geo.copies;
 	if (geo.data_end - geo.data_start < MIN_NODES * node)
 		return fail(err, -EINVAL, "too small for this nodesize: give a smaller --nodesize");
-	if (cpc_hooks.random(super->uuid, sizeof(super->uuid)) ||
-	    cpc_hooks.random(&super->nonce, sizeof(super->nonce)))
+	if (cpc_uuid_draw(super->uuid) || cpc_hooks.random(&super->nonce, sizeof(super->nonce)))
 		return fail(err, -EIO, "no random numbers");
-	/* a version 4 uuid */
-	super->uuid[6] = (uint8_t)(0x40 | (super->uuid[6] & 0x0f));
-	super->uuid[8] = (uint8_t)(0x80 | (super->uuid[8] & 0x3f));
 	return 0;
 }
 

@@ -34,6 +34,7 @@ struct cpc_pool {
 	struct cpc_engine *engine;
 	struct cpc_pool_options opts;
 	uint64_t open_us;
+	char label[CPC_LABEL_MAX + 1]; /* immutable */
 
 	struct cpc_mutex names_lock; /* CPC_RANK_POOL: one change of names at a time */
 	struct cpc_mutex table_lock; /* CPC_RANK_LEAF: the table below */
@@ -121,31 +122,52 @@ static int table_reserve(struct cpc_pool *pool)
 	return 0;
 }
 
-static void table_insert(struct cpc_pool *pool, struct entry *entry)
+static void insert_locked(struct cpc_pool *pool, struct entry *entry)
 {
 	bool found;
-	size_t at;
+	size_t at = position(pool, entry->name, &found);
 
-	cpc_mutex_lock(&pool->table_lock);
-	at = position(pool, entry->name, &found);
 	cpc_assert(!found && pool->nr < pool->cap);
 	memmove(&pool->table[at + 1], &pool->table[at], (pool->nr - at) * sizeof(*pool->table));
 	pool->table[at] = entry;
 	pool->nr++;
+}
+
+static void table_insert(struct cpc_pool *pool, struct entry *entry)
+{
+	cpc_mutex_lock(&pool->table_lock);
+	insert_locked(pool, entry);
 	cpc_mutex_unlock(&pool->table_lock);
+}
+
+static void remove_locked(struct cpc_pool *pool, struct entry *entry)
+{
+	bool found;
+	size_t at = position(pool, entry->name, &found);
+
+	cpc_assert(found && pool->table[at] == entry);
+	pool->nr--;
+	memmove(&pool->table[at], &pool->table[at + 1], (pool->nr - at) * sizeof(*pool->table));
 }
 
 static void table_remove(struct cpc_pool *pool, struct entry *entry)
 {
-	bool found;
-	size_t at;
+	cpc_mutex_lock(&pool->table_lock);
+	remove_locked(pool, entry);
+	cpc_mutex_unlock(&pool->table_lock);
+}
+
+/* At each instant the volume is there under one of its names. Return: the old one, to be freed. */
+static char *table_rename(struct cpc_pool *pool, struct entry *entry, char *name)
+{
+	char *old = entry->name;
 
 	cpc_mutex_lock(&pool->table_lock);
-	at = position(pool, entry->name, &found);
-	cpc_assert(found && pool->table[at] == entry);
-	pool->nr--;
-	memmove(&pool->table[at], &pool->table[at + 1], (pool->nr - at) * sizeof(*pool->table));
+	remove_locked(pool, entry);
+	entry->name = name;
+	insert_locked(pool, entry);
 	cpc_mutex_unlock(&pool->table_lock);
+	return old;
 }
 
 static struct entry *find(struct cpc_pool *pool, const char *name)
@@ -247,6 +269,7 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 		return fail(err, ret, "list of volumes: %s; run coppice check",
 			    ret == -EUCLEAN ? "damaged" : strerror(-ret));
 	pool->next_volume = pool->store->super.next_volume;
+	memcpy(pool->label, pool->store->super.label, sizeof(pool->label));
 	return 0;
 }
 
@@ -406,7 +429,7 @@ static int create_item(struct cpc_pool *pool, const char *name, uint64_t size,
 	item->size = size;
 	item->created = (uint64_t)cpc_hooks.realtime_s();
 	snprintf(item->name, sizeof(item->name), "%s", name);
-	return cpc_hooks.random(item->uuid, sizeof(item->uuid));
+	return cpc_uuid_draw(item->uuid);
 }
 
 static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *item,
@@ -415,6 +438,9 @@ static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *ite
 	struct entry *entry = entry_new(item->name, item->id);
 	int ret = entry ? table_reserve(pool) : -ENOMEM;
 
+	/* An id is used up even if the commit fails: it may be durable all the same. And before the
+	 * volume is there to be taken by a commit. */
+	cpc_engine_set_next_volume(pool->engine, ++pool->next_volume);
 	if (!ret)
 		ret = cpc_engine_add_volume(pool->engine, item, true, &entry->vol);
 	if (ret) {
@@ -422,10 +448,9 @@ static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *ite
 			entry_free(entry);
 		return fail(err, ret, "out of memory");
 	}
-	/* An id is used up even if the commit fails: it may be durable all the same. */
-	cpc_engine_set_next_volume(pool->engine, ++pool->next_volume);
 	ret = cpc_engine_commit(pool->engine, false);
-	if (ret) {
+	/* A commit that was running already may have taken it. */
+	if (ret && !cpc_engine_volume_committed(entry->vol)) {
 		cpc_engine_remove_volume(entry->vol);
 		entry_free(entry);
 		return commit_failed(err, ret, "creation", item->name);
@@ -475,7 +500,7 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 			 struct cpc_error *err)
 {
 	struct entry *entry;
-	char *fresh, *old;
+	char *fresh;
 	int ret = may_change(pool, err);
 
 	if (ret)
@@ -495,11 +520,7 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 		cpc_free(fresh);
 		return commit_failed(err, ret, "renaming", old_name);
 	}
-	table_remove(pool, entry);
-	old = entry->name;
-	entry->name = fresh;
-	table_insert(pool, entry);
-	cpc_free(old);
+	cpc_free(table_rename(pool, entry, fresh));
 	return 0;
 }
 
@@ -554,7 +575,7 @@ static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_err
 		return ret;
 	cpc_engine_mark_deleted(entry->vol, true);
 	ret = cpc_engine_commit(pool->engine, false);
-	if (ret) {
+	if (ret && !cpc_engine_volume_gone(entry->vol)) {
 		cpc_engine_mark_deleted(entry->vol, false);
 		open_door(pool, entry);
 		return commit_failed(err, ret, "deletion", name);
@@ -627,7 +648,8 @@ int cpc_pool_resize(struct cpc_pool *pool, const char *name, uint64_t size, bool
 
 /* --- looking --- */
 
-static void fill_info(const struct entry *entry, struct cpc_volume_info *info)
+static void fill_info(struct cpc_pool *pool, const struct entry *entry,
+		      struct cpc_volume_info *info)
 {
 	struct cpc_volume_item item;
 
@@ -639,7 +661,9 @@ static void fill_info(const struct entry *entry, struct cpc_volume_info *info)
 	info->used = cpc_engine_volume_used(entry->vol);
 	info->exclusive = info->used;
 	info->created = (int64_t)item.created;
+	cpc_mutex_lock(&pool->table_lock);
 	info->open = entry->open;
+	cpc_mutex_unlock(&pool->table_lock);
 	info->read_only = cpc_volume_read_only(entry->vol);
 	memcpy(info->uuid, item.uuid, CPC_UUID_SIZE);
 }
@@ -663,7 +687,7 @@ int cpc_pool_list(struct cpc_pool *pool, int (*fn)(void *ctx, const struct cpc_v
 	nr = pool->nr;
 	infos = cpc_alloc_array(nr + 1, sizeof(*infos));
 	for (size_t i = 0; infos && i < nr; i++)
-		fill_info(pool->table[i], &infos[i]);
+		fill_info(pool, pool->table[i], &infos[i]);
 	cpc_mutex_unlock(&pool->names_lock);
 	if (!infos)
 		return -ENOMEM;
@@ -680,7 +704,7 @@ int cpc_pool_volume_info(struct cpc_pool *pool, const char *name, struct cpc_vol
 	cpc_mutex_lock(&pool->names_lock);
 	entry = find(pool, name);
 	if (entry)
-		fill_info(entry, info);
+		fill_info(pool, entry, info);
 	cpc_mutex_unlock(&pool->names_lock);
 	return entry ? 0 : -ENOENT;
 }
@@ -699,7 +723,7 @@ void cpc_pool_info(struct cpc_pool *pool, struct cpc_pool_info *info)
 	cpc_space_info(store->space, &space);
 	memcpy(info->uuid, store->uuid, CPC_UUID_SIZE);
 	cpc_uuid_format(store->uuid, info->uuid_text);
-	snprintf(info->label, sizeof(info->label), "%s", store->super.label);
+	memcpy(info->label, pool->label, sizeof(info->label));
 	info->capacity = space.total << CPC_BLOCK_SHIFT;
 	info->used = si.used_blocks << CPC_BLOCK_SHIFT;
 	info->free = (space.total - si.used_blocks) << CPC_BLOCK_SHIFT;
@@ -708,7 +732,7 @@ void cpc_pool_info(struct cpc_pool *pool, struct cpc_pool_info *info)
 	info->generation = si.transid;
 	info->nodesize = store->geo.nodesize;
 	info->copies = store->geo.copies;
-	info->log_size = store->super.log_size;
+	info->log_size = store->geo.log_blocks << CPC_BLOCK_SHIFT;
 	info->read_only = pool->opts.read_only;
 	if (!cpc_engine_broken(pool->engine, info->health, sizeof(info->health)))
 		snprintf(info->health, sizeof(info->health), "ok");

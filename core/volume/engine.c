@@ -157,6 +157,7 @@ int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *it
 	if (!vol)
 		return -ENOMEM;
 	vol->item_dirty = is_new;
+	vol->committed = !is_new;
 	count_tree(e, &item->root, 1);
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_add_tail(&e->volumes, &vol->node);
@@ -167,7 +168,10 @@ int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *it
 
 static void volume_free(struct cpc_epoch_entry *entry)
 {
-	cpc_free(cpc_container_of(entry, struct cpc_volume, retired));
+	struct cpc_volume *vol = cpc_container_of(entry, struct cpc_volume, retired);
+
+	cpc_mutex_destroy(&vol->cache_lock);
+	cpc_free(vol);
 }
 
 static void volume_destroy(struct cpc_volume *vol)
@@ -187,7 +191,6 @@ static void volume_destroy(struct cpc_volume *vol)
 	cpc_mutex_destroy(&vol->item_lock);
 	cpc_mutex_destroy(&vol->ticket_lock);
 	cpc_cond_destroy(&vol->ticket_cond);
-	cpc_mutex_destroy(&vol->cache_lock);
 	cpc_mutex_destroy(&vol->writeback_lock);
 	cpc_mutex_destroy(&vol->merge_lock);
 	cpc_mutex_destroy(&vol->view_lock);
@@ -214,6 +217,26 @@ void cpc_engine_mark_deleted(struct cpc_volume *vol, bool deleted)
 	vol->deleted = deleted;
 	vol->item_version++;
 	cpc_mutex_unlock(&vol->item_lock);
+}
+
+bool cpc_engine_volume_committed(struct cpc_volume *vol)
+{
+	bool committed;
+
+	cpc_mutex_lock(&vol->item_lock);
+	committed = vol->committed;
+	cpc_mutex_unlock(&vol->item_lock);
+	return committed;
+}
+
+bool cpc_engine_volume_gone(struct cpc_volume *vol)
+{
+	bool gone;
+
+	cpc_mutex_lock(&vol->item_lock);
+	gone = vol->gone;
+	cpc_mutex_unlock(&vol->item_lock);
+	return gone;
 }
 
 void cpc_engine_set_name(struct cpc_volume *vol, const char *name)
@@ -359,13 +382,14 @@ static int freeze_volume(struct commit *c, struct commit_volume *cv)
 	ret = cv->next ? cpc_view_freeze(vol, &cv->run) : -ENOMEM;
 	if (ret)
 		return ret;
-	cv->changed = true;
 	cpc_mutex_lock(&vol->item_lock);
 	cv->version = vol->item_version;
 	req->item = vol->item;
 	req->deleted = vol->deleted;
 	req->run = vol->deleted ? NULL : cv->run;
-	if (!cv->run && !vol->item_dirty && !vol->deleted)
+	cv->changed = cv->run || vol->item_dirty || vol->deleted;
+	/* an earlier commit has deleted it, and its owner has not come by yet */
+	if (vol->gone)
 		cv->changed = false;
 	cpc_mutex_unlock(&vol->item_lock);
 	if (cv->changed)
@@ -421,7 +445,11 @@ static void item_committed(struct commit_volume *cv, const struct cpc_commit_vol
 	cpc_mutex_lock(&vol->item_lock);
 	if (vol->item_version == cv->version)
 		vol->item_dirty = false;
-	vol->item.root = req->new_root;
+	vol->committed = true;
+	if (req->deleted)
+		vol->gone = true;
+	else
+		vol->item.root = req->new_root;
 	cpc_mutex_unlock(&vol->item_lock);
 }
 
@@ -433,15 +461,25 @@ static void publish_volume(struct commit *c, struct commit_volume *cv,
 	if (!req->deleted) {
 		count_tree(c->e, &req->item.root, -1);
 		count_tree(c->e, &root, 1);
-		item_committed(cv, req);
 	}
+	item_committed(cv, req);
 	cpc_view_thaw(cv->vol, cv->next, cv->run, true, &root, cpc_pins_get(c->req.pins));
 	cv->next = NULL;
 	cv->run = NULL;
 }
 
+/* Merged runs may have dropped blocks of its open cut, which readers of an old view still need. */
+static void pin_to_unchanged(struct commit *c, struct commit_volume *cv)
+{
+	struct cpc_node_ptr root = cv->vol->item.root; /* only commits change it */
+
+	cpc_view_thaw(cv->vol, cv->next, NULL, true, &root, cpc_pins_get(c->req.pins));
+	cv->next = NULL;
+}
+
 static void publish(struct commit *c)
 {
+	bool dropped = c->dropped.nr_blocks > 0;
 	size_t at = 0;
 
 	for (size_t i = 0; i < c->nr; i++) {
@@ -454,6 +492,8 @@ static void publish(struct commit *c)
 	for (size_t i = 0; i < c->nr; i++) {
 		if (c->vols[i].changed)
 			publish_volume(c, &c->vols[i], &c->req.volumes[at++]);
+		else if (dropped && !c->vols[i].run)
+			pin_to_unchanged(c, &c->vols[i]);
 	}
 	cpc_pins_put(c->req.pins);
 }
@@ -496,6 +536,12 @@ static int commit_once(struct cpc_engine *e, bool clean)
 		ret = freeze_volume(&c, &c.vols[i]);
 	if (!ret)
 		ret = cpc_store_commit(e->store, &c.req);
+	/* Freeing what is on the drop list needs room for the log of it: in small slices, or later.
+	 */
+	for (uint32_t budget = CPC_DROP_BUDGET; ret == -ENOSPC && budget; budget /= 32) {
+		c.req.drop_budget = budget / 32;
+		ret = cpc_store_commit(e->store, &c.req);
+	}
 	if (ret)
 		give_back_dropped(&c);
 	else
@@ -506,12 +552,13 @@ static int commit_once(struct cpc_engine *e, bool clean)
 	return ret;
 }
 
-/* A device that fails again and again will not get better: stop before memory is full. */
+/* A device that fails again and again will not get better: stop before memory is full. Memory and
+ * room may come back. */
 static void count_failure(struct cpc_engine *e, int ret)
 {
 	char why[128];
 
-	if (!ret || ret == -ENOMEM) {
+	if (!ret || ret == -ENOMEM || ret == -ENOSPC) {
 		if (!ret)
 			e->failures_in_row = 0;
 		return;
@@ -682,6 +729,16 @@ static void *run_writeback(void *arg)
 	return NULL;
 }
 
+static bool item_is_dirty(struct cpc_volume *vol)
+{
+	bool dirty;
+
+	cpc_mutex_lock(&vol->item_lock);
+	dirty = vol->item_dirty;
+	cpc_mutex_unlock(&vol->item_lock);
+	return dirty;
+}
+
 static bool anything_to_commit(struct cpc_engine *e)
 {
 	struct cpc_store_info info;
@@ -692,7 +749,7 @@ static bool anything_to_commit(struct cpc_engine *e)
 	if (info.nr_drops)
 		return true;
 	while (!found && (vol = cpc_volume_next(e, vol)))
-		found = !cpc_volume_clean(vol) || vol->item_dirty;
+		found = !cpc_volume_clean(vol) || item_is_dirty(vol);
 	cpc_volume_walk_end(e, vol);
 	return found;
 }
@@ -708,14 +765,19 @@ static void *run_commits(void *arg)
 	uint64_t interval = e->opts.commit_interval ? e->opts.commit_interval * 1000000000ull
 						    : 3600 * 1000000000ull;
 	struct cpc_store_info info = {0};
+	bool dropping = false;
 
-	/* A drop list goes on being freed at once, a slice a commit. */
+	/* A drop list goes on being freed at once, a slice a commit, as long as that gets on. */
 	while (wait_for_work(e, &e->committer_cond, &e->want_commit,
-			     info.nr_drops ? RETRY_NS / 10 : interval)) {
+			     dropping ? RETRY_NS / 10 : interval)) {
+		uint64_t before = info.dropped_blocks;
+
+		dropping = false;
 		if (atomic_load(&e->broken) || !anything_to_commit(e))
 			continue;
 		cpc_engine_commit(e, false);
 		cpc_store_info(e->store, &info);
+		dropping = info.nr_drops && info.dropped_blocks != before;
 	}
 	return NULL;
 }
@@ -856,8 +918,10 @@ void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *s)
 	s->pinned_blocks = atomic_load(&e->store->pinned_blocks) + cpc_dropped_blocks(e);
 	cpc_space_info(e->store->space, &space);
 	s->reserved_blocks = space.reserved;
-	s->memory_bytes = e->memory.nr * (CPC_BLOCK_SIZE + sizeof(struct cpc_buf)) + s->map_bytes +
-			  e->nr_bounce * (uint64_t)CPC_BOUNCE_SIZE;
+	s->memory_bytes = e->memory.nr * (CPC_BLOCK_SIZE + sizeof(struct cpc_buf)) + s->map_bytes;
+	cpc_mutex_lock(&e->bounce_lock);
+	s->memory_bytes += e->nr_bounce * (uint64_t)CPC_BOUNCE_SIZE;
+	cpc_mutex_unlock(&e->bounce_lock);
 	sum_io_trees(e, s);
 	cpc_hist_summary(&e->read_us, &s->read_us);
 	cpc_hist_summary(&e->write_us, &s->write_us);

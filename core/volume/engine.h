@@ -63,6 +63,10 @@ int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *it
 			  struct cpc_volume **out);
 /* The next commit deletes it. No handle is open and none is opened any more. */
 void cpc_engine_mark_deleted(struct cpc_volume *vol, bool deleted);
+/* Whether the volume's item, or (gone) its deletion, is durable: a commit that was running may have
+ * taken a change whose own commit then failed. */
+bool cpc_engine_volume_committed(struct cpc_volume *vol);
+bool cpc_engine_volume_gone(struct cpc_volume *vol);
 /* Forgets a volume: it was never committed, or its deletion is durable. */
 void cpc_engine_remove_volume(struct cpc_volume *vol);
 /* Changes name or size in memory; the next commit writes the item. */
