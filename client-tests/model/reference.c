@@ -346,19 +346,26 @@ static bool same(const struct cpc_page *a, const struct cpc_page *b)
 	return memcmp(a ? a->data : zero, b ? b->data : zero, CPC_BLOCK_SIZE) == 0;
 }
 
-static bool block_fits(const struct ref *r, const struct cpc_page_map *actual, uint64_t block)
+static bool fits(const struct cpc_page_map *pages, const struct cpc_page_map *actual,
+		 uint64_t block)
 {
-	return same(cpc_page_map_find(&r->pages, block), cpc_page_map_find(actual, block));
+	return same(cpc_page_map_find(pages, block), cpc_page_map_find(actual, block));
 }
 
-static uint64_t count_bad(const struct ref *r, const struct cpc_page_map *actual, uint64_t *bad)
+static bool block_fits(const struct ref *r, const struct cpc_page_map *actual, uint64_t block)
+{
+	return fits(&r->pages, actual, block);
+}
+
+static uint64_t count_bad(const struct cpc_page_map *pages, const struct cpc_page_map *actual,
+			  uint64_t *bad)
 {
 	uint64_t nr = 0;
 
-	for (size_t i = 0; i < r->pages.nr_slots; i++) {
-		const struct cpc_page_slot *slot = &r->pages.slots[i];
+	for (size_t i = 0; i < pages->nr_slots; i++) {
+		const struct cpc_page_slot *slot = &pages->slots[i];
 
-		if (slot->page && !block_fits(r, actual, slot->block)) {
+		if (slot->page && !fits(pages, actual, slot->block)) {
 			nr++;
 			*bad = slot->block;
 		}
@@ -366,8 +373,8 @@ static uint64_t count_bad(const struct ref *r, const struct cpc_page_map *actual
 	for (size_t i = 0; i < actual->nr_slots; i++) {
 		const struct cpc_page_slot *slot = &actual->slots[i];
 
-		if (slot->page && !cpc_page_map_find(&r->pages, slot->block) &&
-		    !block_fits(r, actual, slot->block)) {
+		if (slot->page && !cpc_page_map_find(pages, slot->block) &&
+		    !fits(pages, actual, slot->block)) {
 			nr++;
 			*bad = slot->block;
 		}
@@ -425,7 +432,7 @@ static uint64_t undo_to_fit(struct ref *r, const struct cpc_page_map *actual, st
 {
 	uint64_t nr_bad, bad = 0;
 
-	nr_bad = count_bad(r, actual, &bad);
+	nr_bad = count_bad(&r->pages, actual, &bad);
 	m->nr_bad = nr_bad;
 	m->bad = bad;
 	while (nr_bad && r->nr_ops) {
@@ -433,7 +440,7 @@ static uint64_t undo_to_fit(struct ref *r, const struct cpc_page_map *actual, st
 		nr_bad = undo_counting(r, actual, nr_bad);
 		if (nr_bad < m->nr_bad) {
 			m->nr_bad = nr_bad;
-			count_bad(r, actual, &m->bad);
+			count_bad(&r->pages, actual, &m->bad);
 		}
 	}
 	return nr_bad;
@@ -463,4 +470,43 @@ bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_matc
 	cpc_page_map_clear(&r->pages);
 	cpc_page_map_copy(&r->pages, actual);
 	return true;
+}
+
+/* Takes one operation back in a copy of the pages. */
+static uint64_t undo_in_copy(const struct ref_op *op, struct cpc_page_map *pages,
+			     const struct cpc_page_map *actual, uint64_t nr_bad)
+{
+	for (size_t i = 0; i < op->nr; i++) {
+		const struct ref_change *c = &op->change[i];
+
+		nr_bad -= !fits(pages, actual, c->block);
+		if (c->old)
+			cpc_page_map_set(pages, c->block, c->old);
+		else
+			cpc_page_map_del(pages, c->block);
+		nr_bad += !fits(pages, actual, c->block);
+	}
+	return nr_bad;
+}
+
+bool ref_find(const struct ref *r, const struct cpc_page_map *actual, size_t floor,
+	      struct ref_match *m)
+{
+	struct cpc_page_map pages;
+	size_t at = r->nr_ops;
+	uint64_t nr_bad, bad = 0;
+
+	cpc_page_map_copy(&pages, &r->pages);
+	nr_bad = count_bad(&pages, actual, &bad);
+	*m = (struct ref_match){.bad = bad, .nr_bad = nr_bad};
+	while (nr_bad && at > floor) {
+		nr_bad = undo_in_copy(&r->op[--at], &pages, actual, nr_bad);
+		m->undone++;
+		if (nr_bad < m->nr_bad) {
+			m->nr_bad = nr_bad;
+			count_bad(&pages, actual, &m->bad);
+		}
+	}
+	cpc_page_map_clear(&pages);
+	return nr_bad == 0;
 }

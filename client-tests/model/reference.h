@@ -75,5 +75,11 @@ void ref_copy(struct ref *to, const struct ref *from);
 /* Prints what has touched a block, and what it holds in `actual`. */
 void ref_explain(const struct ref *r, const struct cpc_page_map *actual, uint64_t block);
 bool ref_match(struct ref *r, const struct cpc_page_map *actual, struct ref_match *m);
+/*
+ * The same without using anything up: looks for an instant after at least `floor` operations.
+ * m: undone, bad and nr_bad only.
+ */
+bool ref_find(const struct ref *r, const struct cpc_page_map *actual, size_t floor,
+	      struct ref_match *m);
 
 #endif

@@ -162,7 +162,15 @@ static struct cpc_backing *start_life(struct rig *r)
 	int ret = r->watch ? cpc_oracle_reopen(r->oracle, &b) : cpc_powercut_reopen(r->pc, &b);
 
 	rig_expect(ret == 0, "the device cannot be opened: %d", ret);
-	return b;
+	return r->wrap ? r->wrap(r->wrap_ctx, b) : b;
+}
+
+void rig_create_device(struct rig *r)
+{
+	current = r;
+	rig_expect(cpc_powercut_create(r->size, &r->pc) == 0, "no device");
+	if (r->watch)
+		cpc_oracle_create(r->pc, illegal, r, &r->oracle);
 }
 
 void rig_create(struct rig *r)
@@ -172,10 +180,7 @@ void rig_create(struct rig *r)
 	struct cpc_error err = {""};
 	struct cpc_backing *b;
 
-	current = r;
-	rig_expect(cpc_powercut_create(r->size, &r->pc) == 0, "no device");
-	if (r->watch)
-		cpc_oracle_create(r->pc, illegal, r, &r->oracle);
+	rig_create_device(r);
 	b = start_life(r);
 	rig_expect(cpc_pool_format_backing(b, &opts, &err) == 0, "format: %s", err.text);
 	cpc_backing_close(b);

@@ -48,6 +48,9 @@ struct rig {
 	bool single;
 	struct cpc_pool_options opts;
 	bool watch; /* with the oracle */
+	/* Puts something in front of the device at each opening; NULL: nothing. */
+	struct cpc_backing *(*wrap)(void *ctx, struct cpc_backing *inner);
+	void *wrap_ctx;
 	/* private */
 	struct cpc_powercut *pc;
 	struct cpc_oracle *oracle;
@@ -59,6 +62,8 @@ struct rig {
 void rig_init(uint64_t seed);
 /* What cpc_hooks.random gives from here on. */
 void rig_seed_engine(uint64_t seed);
+/* Makes an empty device, without a pool. */
+void rig_create_device(struct rig *r);
 
 /* Makes the device and formats it with what the fields above say. */
 void rig_create(struct rig *r);

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * tap: a backing in front of another that calls a function before each write, discard and flush,
+ * with no lock held: what the device holds at that instant can be saved there.
+ */
+#ifndef CPC_POWERCUT_TAP_H
+#define CPC_POWERCUT_TAP_H
+
+#include "backing/backing.h"
+
+struct tap {
+	void (*before)(void *ctx, char what); /* 'w', 'd', 'f'; NULL: off */
+	void *ctx;
+};
+
+/* The handle owns `inner`; the tap stays the caller's. */
+struct cpc_backing *tap_wrap(void *tap, struct cpc_backing *inner);
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "workload.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define KIB	  1024ull
+#define MIB	  (1024 * KIB)
+#define BUF_BYTES (600 * KIB)
+
+/* --- events --- */
+
+void event_free(struct event *e)
+{
+	if (e->saved)
+		cpc_powercut_saved_free(e->saved);
+	e->saved = NULL;
+}
+
+static bool wanted(struct workload *w)
+{
+	if (w->only_event != UINT64_MAX)
+		return w->nr_events == w->only_event;
+	return w->save_one_in == 1 ||
+	       rnd_below(&(struct rnd){w->seed ^ (w->nr_events << 20)}, w->save_one_in) == 0;
+}
+
+static void note_event(void *ctx, char what)
+{
+	struct workload *w = ctx;
+	struct event *e;
+
+	if (w->nr_events == w->cap_events) {
+		w->cap_events = w->cap_events ? 2 * w->cap_events : 256;
+		w->event = realloc(w->event, w->cap_events * sizeof(*w->event));
+		cpc_assert(w->event);
+	}
+	e = &w->event[w->nr_events];
+	*e = (struct event){.what = what, .names = w->nr_names - 1, .changing = w->changing};
+	memcpy(e->floor, w->floor, sizeof(e->floor));
+	for (unsigned i = 0; i < w->nr_objects; i++)
+		e->issued[i] = w->ref[i].nr_ops;
+	if (wanted(w))
+		e->saved = cpc_powercut_save(w->rig.pc);
+	w->nr_events++;
+}
+
+/* An operation was refused: what was saved in it promises what is not meant. */
+static void drop_events(struct workload *w, size_t from)
+{
+	for (size_t i = from; i < w->nr_events; i++)
+		event_free(&w->event[i]);
+}
+
+/* --- the table of volumes --- */
+
+static struct names *last_names(struct workload *w)
+{
+	return &w->names[w->nr_names - 1];
+}
+
+static struct names *next_names(struct workload *w)
+{
+	if (w->nr_names + 1 >= w->cap_names) {
+		w->cap_names = 2 * w->cap_names + 8;
+		w->names = realloc(w->names, w->cap_names * sizeof(*w->names));
+		cpc_assert(w->names);
+	}
+	w->names[w->nr_names] = *last_names(w);
+	return &w->names[w->nr_names];
+}
+
+static bool exists(struct workload *w, unsigned object)
+{
+	return object < w->nr_objects && last_names(w)->object[object].name[0];
+}
+
+static unsigned nr_existing(struct workload *w)
+{
+	unsigned nr = 0;
+
+	for (unsigned i = 0; i < w->nr_objects; i++)
+		nr += exists(w, i);
+	return nr;
+}
+
+static unsigned pick_object(struct workload *w)
+{
+	unsigned i;
+
+	do {
+		i = (unsigned)rnd_below(&w->rnd, w->nr_objects);
+	} while (!exists(w, i));
+	return i;
+}
+
+static void all_durable(struct workload *w)
+{
+	for (unsigned i = 0; i < w->nr_objects; i++)
+		w->floor[i] = w->ref[i].nr_ops;
+}
+
+/* The change of names[nr_names] has been answered. */
+static void names_answered(struct workload *w, int ret, const struct cpc_error *err,
+			   const char *what)
+{
+	rig_expect(ret == 0, "%s: %s", what, err->text);
+	w->nr_names++;
+	w->changing = false;
+	all_durable(w);
+}
+
+static void open_handle(struct workload *w, unsigned object)
+{
+	int ret = cpc_pool_open_volume(w->rig.pool, last_names(w)->object[object].name,
+				       &w->handle[object]);
+
+	rig_expect(ret == 0, "open %s: %d", last_names(w)->object[object].name, ret);
+}
+
+static void close_handle(struct workload *w, unsigned object)
+{
+	cpc_pool_close_volume(w->rig.pool, w->handle[object]);
+	w->handle[object] = NULL;
+}
+
+static void fresh_name(struct workload *w, char name[16])
+{
+	snprintf(name, 16, "v%llu", (unsigned long long)++w->clock);
+}
+
+static uint64_t pick_size(struct workload *w)
+{
+	uint64_t size = 1 + rnd_below(&w->rnd, 900 * KIB);
+
+	return rnd_percent(&w->rnd, 50) ? cpc_align_up(size, 4096) : size;
+}
+
+static void op_create(struct workload *w)
+{
+	unsigned object = w->nr_objects;
+	struct cpc_error err = {""};
+	struct names *names;
+	int ret;
+
+	if (object == MAX_OBJECTS || nr_existing(w) == MAX_VOLUMES)
+		return;
+	names = next_names(w);
+	fresh_name(w, names->object[object].name);
+	names->object[object].size = pick_size(w);
+	ref_init(&w->ref[object], names->object[object].size);
+	w->nr_objects++;
+	w->changing = true;
+	ret = cpc_pool_create_volume(w->rig.pool, names->object[object].name,
+				     names->object[object].size, &err);
+	names_answered(w, ret, &err, "create");
+	open_handle(w, object);
+}
+
+static void op_delete(struct workload *w)
+{
+	unsigned object = pick_object(w);
+	struct cpc_error err = {""};
+	int ret;
+
+	if (nr_existing(w) < 2)
+		return;
+	next_names(w)->object[object].name[0] = '\0';
+	close_handle(w, object);
+	w->changing = true;
+	ret = cpc_pool_delete(w->rig.pool, last_names(w)->object[object].name, &err);
+	names_answered(w, ret, &err, "delete");
+}
+
+static void op_rename(struct workload *w)
+{
+	unsigned object = pick_object(w);
+	struct cpc_error err = {""};
+	struct names *names = next_names(w);
+	int ret;
+
+	fresh_name(w, names->object[object].name);
+	w->changing = true;
+	ret = cpc_pool_rename(w->rig.pool, last_names(w)->object[object].name,
+			      names->object[object].name, &err);
+	names_answered(w, ret, &err, "rename");
+}
+
+/* The tail that a shrink cuts off is an operation of the volume like any other. */
+static void op_resize(struct workload *w)
+{
+	unsigned object = pick_object(w);
+	struct cpc_error err = {""};
+	struct names *names = next_names(w);
+	uint64_t size = pick_size(w), old = w->ref[object].size;
+	int ret;
+
+	if (size == old)
+		return;
+	names->object[object].size = size;
+	close_handle(w, object);
+	if (size < old)
+		ref_zero(&w->ref[object], cpc_align_up(old, 4096) - size, size, ++w->clock);
+	w->changing = true;
+	ret = cpc_pool_resize(w->rig.pool, last_names(w)->object[object].name, size, true, &err);
+	w->ref[object].size = size;
+	names_answered(w, ret, &err, "resize");
+	open_handle(w, object);
+}
+
+/* --- data --- */
+
+static void pick_range(struct workload *w, unsigned object, uint64_t *offset, uint64_t *len)
+{
+	static const uint64_t limits[] = {4096, 20000, 100000, BUF_BYTES};
+	static const uint64_t aligns[] = {4096, 512, 1};
+	uint64_t size = w->ref[object].size, align = aligns[rnd_below(&w->rnd, 3)];
+
+	*offset = rnd_below(&w->rnd, size);
+	*len = 1 + rnd_below(&w->rnd, limits[rnd_below(&w->rnd, CPC_ARRAY_SIZE(limits))]);
+	if (align < size) {
+		*offset = cpc_align_down(*offset, align);
+		*len = cpc_align_up(*len, align);
+	}
+	*len = cpc_min_u64(*len, cpc_min_u64(size - *offset, BUF_BYTES));
+}
+
+/* `from`: events before the call. An operation that found no room has not happened. */
+static void answered(struct workload *w, unsigned object, int ret, unsigned flags, size_t from)
+{
+	if (ret == -ENOSPC) {
+		drop_events(w, from);
+		ref_undo(&w->ref[object]);
+		return;
+	}
+	rig_expect(ret == 0, "operation on %s: %s", last_names(w)->object[object].name,
+		   strerror(-ret));
+	if (flags & CPC_FUA)
+		w->floor[object] = w->ref[object].nr_ops;
+}
+
+static unsigned pick_flags(struct workload *w)
+{
+	return rnd_percent(&w->rnd, 5) ? CPC_FUA : 0;
+}
+
+static void op_write(struct workload *w)
+{
+	unsigned object = pick_object(w), flags = pick_flags(w);
+	size_t from = w->nr_events;
+	uint64_t offset, len;
+
+	pick_range(w, object, &offset, &len);
+	rnd_fill(++w->clock, w->buf, len);
+	ref_write(&w->ref[object], w->buf, len, offset, w->clock);
+	answered(w, object, cpc_volume_write(w->handle[object], w->buf, len, offset, flags), flags,
+		 from);
+}
+
+static void op_trim(struct workload *w)
+{
+	unsigned object = pick_object(w), flags = pick_flags(w);
+	size_t from = w->nr_events;
+	uint64_t offset, len;
+
+	pick_range(w, object, &offset, &len);
+	ref_trim(&w->ref[object], len, offset, ++w->clock);
+	answered(w, object, cpc_volume_trim(w->handle[object], len, offset, flags), flags, from);
+}
+
+static void op_zero(struct workload *w)
+{
+	unsigned object = pick_object(w), flags = pick_flags(w);
+	size_t from = w->nr_events;
+	uint64_t offset, len;
+
+	pick_range(w, object, &offset, &len);
+	flags |= rnd_percent(&w->rnd, 40) ? CPC_NO_HOLE : 0;
+	ref_zero(&w->ref[object], len, offset, ++w->clock);
+	answered(w, object, cpc_volume_zero(w->handle[object], len, offset, flags), flags, from);
+}
+
+static void op_flush(struct workload *w)
+{
+	unsigned object = pick_object(w);
+	size_t issued = w->ref[object].nr_ops;
+	int ret = cpc_volume_flush(w->handle[object]);
+
+	rig_expect(ret == 0, "flush: %s", strerror(-ret));
+	w->floor[object] = issued;
+}
+
+static void op_commit(struct workload *w)
+{
+	rig_expect(cpc_pool_commit(w->rig.pool) == 0, "commit");
+	all_durable(w);
+}
+
+/* --- the whole --- */
+
+static const struct {
+	void (*run)(struct workload *w);
+	unsigned weight; /* of 100 */
+} ops[] = {
+    {op_write, 55}, {op_trim, 9},   {op_zero, 9},   {op_flush, 17}, {op_commit, 2},
+    {op_create, 3}, {op_delete, 1}, {op_rename, 2}, {op_resize, 2},
+};
+
+static void step(struct workload *w)
+{
+	uint64_t p = rnd_below(&w->rnd, 100);
+	unsigned i = 0;
+
+	while (p >= ops[i].weight)
+		p -= ops[i++].weight;
+	ops[i].run(w);
+}
+
+static void draw(struct workload *w)
+{
+	static const uint32_t nodesizes[] = {4096, 4096, 16384, 65536};
+	struct rig *rig = &w->rig;
+
+	rig->nodesize = nodesizes[rnd_below(&w->rnd, CPC_ARRAY_SIZE(nodesizes))];
+	rig->single = rnd_percent(&w->rnd, 25);
+	rig->size = (rig->nodesize == 65536 ? 16 : rig->nodesize == 16384 ? 8 : 6) * MIB;
+	rig->watch = true;
+	rig->wrap = tap_wrap;
+	rig->wrap_ctx = &w->tap;
+	cpc_pool_options_init(&rig->opts);
+	rig->opts.cache = MIB;
+	rig->opts.dirty = rnd_percent(&w->rnd, 50) ? 65536 : 0;
+	rig->opts.no_threads = true;
+}
+
+static void begin(struct workload *w)
+{
+	w->rnd.state = w->seed;
+	w->buf = malloc(BUF_BYTES + 8192);
+	w->cap_names = 8;
+	w->names = calloc(w->cap_names, sizeof(*w->names));
+	w->nr_names = 1;
+	draw(w);
+	rig_create(&w->rig);
+	rig_open(&w->rig);
+	w->tap = (struct tap){note_event, w};
+	op_create(w);
+}
+
+static void end(struct workload *w)
+{
+	for (unsigned i = 0; i < w->nr_objects; i++) {
+		if (exists(w, i))
+			close_handle(w, i);
+	}
+	rig_expect(rig_close(&w->rig) == 0, "shutdown");
+	all_durable(w);
+	note_event(w, 'e');
+	w->tap.before = NULL;
+	rig_check(&w->rig, false, NULL);
+}
+
+void workload_run(struct workload *w)
+{
+	rig_init(w->seed);
+	begin(w);
+	for (unsigned i = 0; i < w->nr_ops; i++)
+		step(w);
+	end(w);
+}
+
+void workload_free(struct workload *w)
+{
+	for (size_t i = 0; i < w->nr_events; i++)
+		event_free(&w->event[i]);
+	rig_destroy(&w->rig);
+	for (unsigned i = 0; i < w->nr_objects; i++)
+		ref_destroy(&w->ref[i]);
+	free(w->event);
+	free(w->names);
+	free(w->buf);
+}

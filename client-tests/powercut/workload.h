@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * workload: random operations on a few volumes of one pool, drawn from a seed, run once on a
+ * healthy power-cut device. At device writes, discards and flushes the device is saved, with what
+ * was promised at that instant; explore.h cuts the power there.
+ *
+ * Without threads the engine works in the caller's calls only, so that a seed gives the same device
+ * writes each time, and an instant inside a call is one of its device writes.
+ */
+#ifndef CPC_POWERCUT_WORKLOAD_H
+#define CPC_POWERCUT_WORKLOAD_H
+
+#include "rig.h"
+#include "tap.h"
+
+#define MAX_OBJECTS 12u /* volumes ever made in one workload */
+#define MAX_VOLUMES 4u	/* at a time */
+
+/* One state of the table of volumes. */
+struct names {
+	struct {
+		char name[16]; /* "": does not exist */
+		uint64_t size;
+	} object[MAX_OBJECTS];
+};
+
+/* An instant at which the power may go, and what must be there then. */
+struct event {
+	struct cpc_powercut_saved *saved;
+	char what;		    /* 'w', 'd', 'f': before that call; 'e': at the end */
+	size_t issued[MAX_OBJECTS]; /* operations, the one in flight included */
+	size_t floor[MAX_OBJECTS];  /* operations that are durable by an answer */
+	size_t names;		    /* the table is names[names] ... */
+	bool changing;		    /* ... or the one after it */
+};
+
+struct workload {
+	uint64_t seed;
+	unsigned nr_ops;
+	unsigned save_one_in; /* of the device calls */
+	uint64_t only_event;  /* save no other; UINT64_MAX: all */
+
+	struct rig rig;
+	struct tap tap;
+	struct rnd rnd;
+	uint64_t clock;
+
+	struct ref ref[MAX_OBJECTS]; /* by object: all operations, none forgotten */
+	struct cpc_volume *handle[MAX_OBJECTS];
+	size_t floor[MAX_OBJECTS];
+	unsigned nr_objects;
+	struct names *names;
+	size_t nr_names, cap_names;
+	bool changing;
+
+	struct event *event; /* those saved: saved is NULL for others */
+	size_t nr_events, cap_events;
+	uint8_t *buf;
+};
+
+/* Draws the pool from the seed and runs; `w` has seed, nr_ops, save_one_in and only_event. */
+void workload_run(struct workload *w);
+void workload_free(struct workload *w);
+/* Drops what was saved for an event. */
+void event_free(struct event *e);
+
+#endif
