@@ -449,9 +449,7 @@ static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *ite
 		return fail(err, ret, "out of memory");
 	}
 	ret = cpc_engine_commit(pool->engine, false);
-	/* A commit that was running already may have taken it. */
-	if (ret && !cpc_engine_volume_committed(entry->vol)) {
-		cpc_engine_remove_volume(entry->vol);
+	if (ret && cpc_engine_withdraw(entry->vol)) {
 		entry_free(entry);
 		return commit_failed(err, ret, "creation", item->name);
 	}
@@ -573,10 +571,9 @@ static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_err
 	ret = close_door(pool, entry, "deleted", err);
 	if (ret)
 		return ret;
-	cpc_engine_mark_deleted(entry->vol, true);
+	cpc_engine_mark_deleted(entry->vol);
 	ret = cpc_engine_commit(pool->engine, false);
-	if (ret && !cpc_engine_volume_gone(entry->vol)) {
-		cpc_engine_mark_deleted(entry->vol, false);
+	if (ret && cpc_engine_undelete(entry->vol)) {
 		open_door(pool, entry);
 		return commit_failed(err, ret, "deletion", name);
 	}

@@ -71,6 +71,8 @@ struct cpc_volume *cpc_volume_next(struct cpc_engine *e, struct cpc_volume *prev
 
 	cpc_mutex_lock(&e->volumes_lock);
 	pos = prev ? prev->node.next : e->volumes.next;
+	while (pos != &e->volumes && cpc_list_entry(pos, struct cpc_volume, node)->apart)
+		pos = pos->next;
 	if (pos != &e->volumes) {
 		next = cpc_list_entry(pos, struct cpc_volume, node);
 		next->users++;
@@ -198,45 +200,67 @@ static void volume_destroy(struct cpc_volume *vol)
 	cpc_epoch_retire(&vol->retired, volume_free);
 }
 
-void cpc_engine_remove_volume(struct cpc_volume *vol)
+/* Keeps commits and walks away from a volume, and waits for those that have it. */
+static void part(struct cpc_volume *vol)
 {
 	struct cpc_engine *e = vol->engine;
 
 	cpc_mutex_lock(&e->volumes_lock);
+	vol->apart = true;
 	while (vol->users)
 		cpc_cond_wait(&e->volumes_cond, &e->volumes_lock);
+	cpc_mutex_unlock(&e->volumes_lock);
+}
+
+static void rejoin(struct cpc_volume *vol)
+{
+	cpc_mutex_lock(&vol->engine->volumes_lock);
+	vol->apart = false;
+	cpc_mutex_unlock(&vol->engine->volumes_lock);
+}
+
+void cpc_engine_remove_volume(struct cpc_volume *vol)
+{
+	struct cpc_engine *e = vol->engine;
+
+	part(vol);
+	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_del(&vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
 	count_tree(e, &vol->item.root, -1);
 	volume_destroy(vol);
 }
 
-void cpc_engine_mark_deleted(struct cpc_volume *vol, bool deleted)
+bool cpc_engine_withdraw(struct cpc_volume *vol)
+{
+	part(vol);
+	if (vol->committed) {
+		rejoin(vol);
+		return false;
+	}
+	cpc_engine_remove_volume(vol);
+	return true;
+}
+
+void cpc_engine_mark_deleted(struct cpc_volume *vol)
 {
 	cpc_mutex_lock(&vol->item_lock);
-	vol->deleted = deleted;
+	vol->deleted = true;
 	vol->item_version++;
 	cpc_mutex_unlock(&vol->item_lock);
 }
 
-bool cpc_engine_volume_committed(struct cpc_volume *vol)
+bool cpc_engine_undelete(struct cpc_volume *vol)
 {
-	bool committed;
-
+	part(vol);
+	if (vol->gone)
+		return false;
 	cpc_mutex_lock(&vol->item_lock);
-	committed = vol->committed;
+	vol->deleted = false;
+	vol->item_version++;
 	cpc_mutex_unlock(&vol->item_lock);
-	return committed;
-}
-
-bool cpc_engine_volume_gone(struct cpc_volume *vol)
-{
-	bool gone;
-
-	cpc_mutex_lock(&vol->item_lock);
-	gone = vol->gone;
-	cpc_mutex_unlock(&vol->item_lock);
-	return gone;
+	rejoin(vol);
+	return true;
 }
 
 void cpc_engine_set_name(struct cpc_volume *vol, const char *name)
@@ -356,6 +380,8 @@ static int collect_volumes(struct commit *c)
 		/* one added since the count is for the next commit */
 		if (c->nr == c->cap)
 			break;
+		if (vol->apart)
+			continue;
 		vol->users++;
 		c->vols[c->nr++].vol = vol;
 	}

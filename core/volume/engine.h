@@ -62,12 +62,15 @@ int cpc_engine_commit_if_dirty(struct cpc_engine *e);
 int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item, bool is_new,
 			  struct cpc_volume **out);
 /* The next commit deletes it. No handle is open and none is opened any more. */
-void cpc_engine_mark_deleted(struct cpc_volume *vol, bool deleted);
-/* Whether the volume's item, or (gone) its deletion, is durable: a commit that was running may have
- * taken a change whose own commit then failed. */
-bool cpc_engine_volume_committed(struct cpc_volume *vol);
-bool cpc_engine_volume_gone(struct cpc_volume *vol);
-/* Forgets a volume: it was never committed, or its deletion is durable. */
+void cpc_engine_mark_deleted(struct cpc_volume *vol);
+/*
+ * Take back what could not be committed: a volume added as new, which is then forgotten, and a
+ * mark. Return: false: too late, a commit that was running has made it durable, and it stays; the
+ * volume has been deleted. Context: waits for a running commit.
+ */
+bool cpc_engine_withdraw(struct cpc_volume *vol);
+bool cpc_engine_undelete(struct cpc_volume *vol);
+/* Forgets a volume: its deletion is durable, or the engine ends. */
 void cpc_engine_remove_volume(struct cpc_volume *vol);
 /* Changes name or size in memory; the next commit writes the item. */
 void cpc_engine_set_name(struct cpc_volume *vol, const char *name);

@@ -114,9 +114,10 @@ struct cpc_volume {
 	struct cpc_mutex item_lock;
 	struct cpc_volume_item item;
 	bool item_dirty, deleted;
-	bool committed, gone;  /* the item is durable; its deletion is */
+	bool committed, gone;  /* the item is durable; its deletion is; commits change them */
 	uint64_t item_version; /* counts changes, so that a commit knows which it has */
-	unsigned users;	       /* walks that stand here; engine->volumes_lock */
+	unsigned users;	       /* walks and commits that have it; engine->volumes_lock */
+	bool apart;	       /* no new ones; engine->volumes_lock */
 	_Atomic uint64_t size; /* bytes, = item.size */
 
 	/* tickets: number of holders, top bit: a freeze is waiting or running */
