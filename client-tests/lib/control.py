@@ -25,8 +25,8 @@ class Control:
 
     def __init__(self, path, timeout=60):
         self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(path)  # blocking: one with a time limit fails when the queue is full
         self.sock.settimeout(timeout * cpctest.SLOWER)
-        self.sock.connect(path)
         self.file = self.sock.makefile("rb")
 
     def __enter__(self):
