@@ -174,27 +174,12 @@ static uint32_t next_slot(const struct cpc_store *store)
 	return slot == store->durable_slot ? (slot + 1) % CPC_SUPER_SLOTS : slot;
 }
 
-static int write_rings(struct cpc_store *store, const struct cpc_disk_super *disk, uint32_t slot)
+int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cpc_disk_super *disk)
 {
-	int ret = 0;
+	uint32_t slot = cpc_get_le32(&disk->slot);
 
-	for (unsigned ring = 0; !ret && ring < 2; ring++)
-		ret = cpc_fe_write(&store->fe, cpc_geometry_super(&store->geo, ring, slot), disk,
-				   sizeof(*disk), CPC_CAUSE_SUPER, NULL);
-	return ret;
-}
-
-int cpc_store_write_super(struct cpc_store *store, const struct cpc_super *super)
-{
-	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
-	int ret;
-
-	if (!disk)
-		return -ENOMEM;
-	cpc_super_encode(disk, super);
-	ret = write_rings(store, disk, super->slot);
-	cpc_free(disk);
-	return ret;
+	return cpc_fe_write(&store->fe, cpc_geometry_super(&store->geo, ring, slot), disk,
+			    sizeof(*disk), CPC_CAUSE_SUPER, NULL);
 }
 
 /* From the first byte of the superblock on, a failure burns it. */
@@ -211,7 +196,9 @@ static int write_and_flush_super(struct cpc_commit *c)
 	cpc_super_encode(disk, &c->super);
 	store->last_slot = c->super.slot;
 	store->burned_super = c->super_written = true;
-	ret = write_rings(store, disk, c->super.slot);
+	ret = cpc_store_write_ring(store, 0, disk);
+	if (!ret)
+		ret = cpc_store_write_ring(store, 1, disk);
 	cpc_free(disk);
 	if (!ret)
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);

@@ -92,8 +92,8 @@ void cpc_commit_publish_space(struct cpc_commit *c);
 int cpc_store_read_node(struct cpc_store *store, const struct cpc_node_ptr *ptr, uint64_t owner,
 			struct cpc_eb **out);
 
-/* commit.c: writes one superblock to both rings. */
-int cpc_store_write_super(struct cpc_store *store, const struct cpc_super *super);
+/* commit.c: writes a superblock into its slot of one ring. 4096-aligned. */
+int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cpc_disk_super *disk);
 
 /* drop.c */
 int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, uint64_t owner);

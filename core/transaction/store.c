@@ -137,12 +137,47 @@ static int init_parts(struct cpc_store *store, size_t node_bytes)
 	return cpc_space_create(&store->geo, cpc_group_load, store, &store->space);
 }
 
-/* What was found may be in a cache only: written again and flushed, it is durable. */
+static bool ring_holds(struct cpc_store *store, unsigned ring, const struct cpc_disk_super *disk,
+		       struct cpc_disk_super *buf)
+{
+	uint64_t bytenr = cpc_geometry_super(&store->geo, ring, store->super.slot);
+
+	return !cpc_backing_read(store->backing, bytenr, buf, sizeof(*buf)) &&
+	       !memcmp(buf, disk, sizeof(*buf));
+}
+
+/*
+ * What was found may be in a cache only: written again and flushed, it is durable. One ring after
+ * the other, first one that does not hold it: a sector that is being written when the power goes
+ * may be lost even where the bytes are the same, and this may be the only copy of what was
+ * answered.
+ */
+static int write_settled(struct cpc_store *store, struct cpc_disk_super *disk)
+{
+	unsigned first =
+	    ring_holds(store, 0, &disk[0], &disk[1]) && !ring_holds(store, 1, &disk[0], &disk[1]);
+	int ret = 0;
+
+	for (unsigned i = 0; !ret && i < 2; i++) {
+		ret = cpc_store_write_ring(store, first ^ i, &disk[0]);
+		if (!ret)
+			ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_OPEN);
+	}
+	return ret;
+}
+
 static int settle_super(struct cpc_store *store)
 {
-	int ret = cpc_store_write_super(store, &store->super);
+	/* the second one to read into */
+	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, 2 * sizeof(*disk));
+	int ret;
 
-	return ret ? ret : cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_OPEN);
+	if (!disk)
+		return -ENOMEM;
+	cpc_super_encode(&disk[0], &store->super);
+	ret = write_settled(store, disk);
+	cpc_free(disk);
+	return ret;
 }
 
 static int load(struct cpc_store *store, size_t node_bytes, const char **why)
