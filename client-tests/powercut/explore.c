@@ -16,6 +16,7 @@ struct trial {
 	struct rig rig; /* the device that loses power, and the pool opened on it */
 	struct tap tap;
 	unsigned depth;
+	uint64_t base; /* fingerprint of what is stable at the event; 0: not known */
 	char path[PATH_LEN];
 	const char *follow; /* the rest of a path that is given; NULL: draw */
 	/* saved while the state was opened */
@@ -65,20 +66,51 @@ static bool seen_add(struct seen *s, uint64_t key)
 	return true;
 }
 
-/* Of what is on the device, and of what must be there. */
-static uint64_t fingerprint(struct trial *t)
+static uint64_t hash_stable(struct trial *t, uint64_t bytenr, uint64_t len, uint64_t sum)
 {
-	uint8_t *buf = malloc(t->rig.size);
+	uint8_t buf[CPC_BLOCK_SIZE];
+
+	for (uint64_t at = bytenr; at < bytenr + len; at += sizeof(buf)) {
+		cpc_powercut_peek_stable(t->rig.pc, at, buf, sizeof(buf));
+		sum = mix(sum ^ (at << 20) ^ cpc_csum(buf, sizeof(buf)));
+	}
+	return sum;
+}
+
+/* Of what is stable whatever the fates are, and of what must be there. Before the crash. */
+static uint64_t base_fingerprint(struct trial *t)
+{
 	uint64_t sum = t->w->seed * 31 + t->e->names * 2 + t->e->changing;
 
-	cpc_assert(buf);
-	cpc_powercut_peek_stable(t->rig.pc, 0, buf, t->rig.size);
-	for (uint64_t at = 0; at < t->rig.size; at += 65536)
-		sum = mix(sum ^ cpc_csum(buf + at, 65536));
 	for (unsigned i = 0; i < t->w->nr_objects; i++)
 		sum = mix(sum + t->e->floor[i] * 1000003 + t->e->issued[i]);
-	free(buf);
-	return sum;
+	return hash_stable(t, 0, t->rig.size, sum);
+}
+
+struct ranges {
+	size_t nr;
+	struct cpc_powercut_pending *range;
+};
+
+/* What the fates will decide about. */
+static struct ranges pending_ranges(struct trial *t)
+{
+	struct ranges r = {.nr = cpc_powercut_nr_pending(t->rig.pc)};
+
+	r.range = calloc(r.nr + 1, sizeof(*r.range));
+	cpc_assert(r.range);
+	for (size_t i = 0; i < r.nr; i++)
+		cpc_assert(cpc_powercut_pending(t->rig.pc, i, &r.range[i]));
+	return r;
+}
+
+/* Of the state after the crash. Uses the ranges up. */
+static uint64_t fingerprint(struct trial *t, uint64_t base, struct ranges *r)
+{
+	for (size_t i = 0; i < r->nr; i++)
+		base = hash_stable(t, r->range[i].bytenr, r->range[i].len, base);
+	free(r->range);
+	return base;
 }
 
 /* --- judging --- */
@@ -264,14 +296,20 @@ static bool try_state(struct trial *t, const struct cpc_powercut_saved *saved, c
 		      uint64_t number)
 {
 	struct cpc_crash_choice choice;
+	struct ranges ranges;
+	uint64_t key;
 
 	rig_set_rerun("%s --seed %llu --ops %u --state %s", t->x->program,
 		      (unsigned long long)t->w->seed, t->w->nr_ops, t->path);
 	cpc_powercut_restore(t->rig.pc, saved);
+	if (!t->base)
+		t->base = base_fingerprint(t);
+	ranges = pending_ranges(t);
 	make_choice(t, kind, number, &choice);
 	cpc_powercut_crash(t->rig.pc, &choice);
 	t->x->states++;
-	if (!seen_add(&t->x->seen, fingerprint(t)) && !t->follow) {
+	key = fingerprint(t, t->base, &ranges);
+	if (!seen_add(&t->x->seen, key) && !t->follow) {
 		cpc_crash_choice_free(&choice);
 		return false;
 	}
@@ -375,6 +413,7 @@ static void trial_free(struct trial *t)
 static void go_back_to(struct trial *t, const struct event *e)
 {
 	t->e = e;
+	t->base = 0;
 	for (unsigned i = 0; i < t->w->nr_objects; i++) {
 		while (t->w->ref[i].nr_ops > e->issued[i])
 			ref_undo(&t->w->ref[i]);
