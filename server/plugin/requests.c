@@ -67,8 +67,10 @@ int cpc_request_pwrite(void *handle, const void *buf, uint32_t count, uint64_t o
 int cpc_request_flush(void *handle, uint32_t flags)
 {
 	const struct request request = {"flush", 0, 0, false};
+	int ret = cpc_volume_flush(volume_of(handle));
 
-	return answer(&request, cpc_volume_flush(volume_of(handle)));
+	/* What a flush needs was reserved before: it is the device that has no room. */
+	return answer(&request, ret == -ENOSPC ? -EIO : ret);
 }
 
 int cpc_request_trim(void *handle, uint32_t count, uint64_t offset, uint32_t flags)
