@@ -124,7 +124,7 @@ static int run(int argc, char **argv)
 	const struct cpc_cli_option options[] = {
 	    {"--data", &data, NULL},
 	    {"--json", &json, NULL},
-	    {NULL},
+	    {.name = NULL},
 	};
 	struct cpc_backing *backing;
 	struct cpc_cli_args args;

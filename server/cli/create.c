@@ -4,7 +4,8 @@
 static int run(int argc, char **argv)
 {
 	struct cpc_cli_session session = {.writes = true};
-	const struct cpc_cli_option options[] = {{"--control", NULL, &session.control}, {NULL}};
+	const struct cpc_cli_option options[] = {{"--control", NULL, &session.control},
+						 {.name = NULL}};
 	struct json_object *request;
 	struct cpc_cli_args args;
 	uint64_t size;

@@ -48,7 +48,7 @@ static int dump_backing(const char *pool, struct cpc_backing *backing, const cha
 
 static int run(int argc, char **argv)
 {
-	const struct cpc_cli_option options[] = {{NULL}};
+	const struct cpc_cli_option options[] = {{.name = NULL}};
 	struct cpc_backing *backing;
 	struct cpc_cli_args args;
 	char err[512] = "";

@@ -80,7 +80,7 @@ static int run(int argc, char **argv)
 	    {"--size", NULL, &r.size},		 {"--sparse", &r.options.sparse, NULL},
 	    {"--log-size", NULL, &r.log_size},	 {"--nodesize", NULL, &r.nodesize},
 	    {"--metadata", NULL, &r.metadata},	 {"--label", NULL, &r.label},
-	    {"--force", &r.options.force, NULL}, {NULL},
+	    {"--force", &r.options.force, NULL}, {.name = NULL},
 	};
 	struct cpc_cli_args args;
 	int ret = cpc_cli_parse(&cpc_cli_format, argc, argv, options, 1, 1, &args);

@@ -75,7 +75,7 @@ static int run(int argc, char **argv)
 	const struct cpc_cli_option options[] = {
 	    {"--json", &json, NULL},
 	    {"--control", NULL, &session.control},
-	    {NULL},
+	    {.name = NULL},
 	};
 	struct json_object *reply, *request = NULL;
 	struct cpc_cli_args args;

@@ -56,7 +56,7 @@ static int run(int argc, char **argv)
 	const struct cpc_cli_option options[] = {
 	    {"--json", &json, NULL},
 	    {"--control", NULL, &session.control},
-	    {NULL},
+	    {.name = NULL},
 	};
 	struct json_object *reply;
 	struct cpc_cli_args args;

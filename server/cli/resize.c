@@ -8,7 +8,7 @@ static int run(int argc, char **argv)
 	const struct cpc_cli_option options[] = {
 	    {"--shrink", &shrink, NULL},
 	    {"--control", NULL, &session.control},
-	    {NULL},
+	    {.name = NULL},
 	};
 	struct json_object *request;
 	struct cpc_cli_args args;

@@ -145,7 +145,7 @@ static int run(int argc, char **argv)
 	    {"--prometheus", &mode.prometheus, NULL},
 	    {"--watch", &mode.watch, NULL},
 	    {"--control", NULL, &session.control},
-	    {NULL},
+	    {.name = NULL},
 	};
 	struct cpc_cli_args args;
 	int ret = cpc_cli_parse(&cpc_cli_stats, argc, argv, options, 1, 1, &args);

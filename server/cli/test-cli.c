@@ -15,7 +15,7 @@ static const struct cpc_cli_verb verb = {
 static bool json;
 static const char *label;
 static const struct cpc_cli_option options[] = {
-    {"--json", &json, NULL}, {"--label", NULL, &label}, {NULL}};
+    {"--json", &json, NULL}, {"--label", NULL, &label}, {.name = NULL}};
 
 /* Parses up to eight words, NULL ends them. */
 static int parse(struct cpc_cli_args *args, int min, int max, ...)

@@ -201,7 +201,7 @@ static struct json_object *run_offline(const struct cpc_verbs *verbs, struct jso
 
 static const struct verb verb_table[] = {
     {"create", false, run_create, {{"name", ARG_STRING, false}, {"size", ARG_SIZE, false}}},
-    {"list", false, run_list, {{NULL}}},
+    {"list", false, run_list, {{.name = NULL}}},
     {"info", false, run_info, {{"name", ARG_STRING, true}}},
     {"rename", false, run_rename, {{"old", ARG_STRING, false}, {"new", ARG_STRING, false}}},
     {"delete", false, run_delete, {{"name", ARG_STRING, false}}},
@@ -209,10 +209,10 @@ static const struct verb verb_table[] = {
      false,
      run_resize,
      {{"name", ARG_STRING, false}, {"size", ARG_SIZE, false}, {"shrink", ARG_BOOL, true}}},
-    {"stats", true, cpc_verb_stats, {{NULL}}},
-    {"metrics", true, cpc_verb_metrics, {{NULL}}},
-    {"check", true, run_offline, {{NULL}}},
-    {"dump", true, run_offline, {{NULL}}},
+    {"stats", true, cpc_verb_stats, {{.name = NULL}}},
+    {"metrics", true, cpc_verb_metrics, {{.name = NULL}}},
+    {"check", true, run_offline, {{.name = NULL}}},
+    {"dump", true, run_offline, {{.name = NULL}}},
 };
 
 static const struct verb *verb_find(struct json_object *request)
