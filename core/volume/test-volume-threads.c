@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Requests side by side: with each other, with cuts that are being written, with commits. */
+#include "volume/test-rig.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* --- one other thread, stopped at the device --- */
+
+static void *flush_volume(void *arg)
+{
+	struct rig *r = arg;
+
+	return (void *)(intptr_t)cpc_volume_flush(r->vol);
+}
+
+static pthread_t start(void *(*fn)(void *arg), void *arg)
+{
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, fn, arg), 0);
+	return thread;
+}
+
+static int join(pthread_t thread)
+{
+	void *ret;
+
+	assert_int_equal(pthread_join(thread, &ret), 0);
+	return (int)(intptr_t)ret;
+}
+
+/* A cut of [0, 256 KiB) whose data writes do not come back. */
+static pthread_t hold_a_cut(struct rig *r)
+{
+	pthread_t thread;
+
+	for (uint64_t at = 0; at < MIB / 4; at += 50000)
+		rig_write(r, at, 50000);
+	cpc_powercut_hold(r->pc, CPC_HOLD_WRITE(CPC_CAUSE_DATA));
+	thread = start(flush_volume, r);
+	cpc_powercut_wait_held(r->pc, 1);
+	return thread;
+}
+
+static void a_cut_being_written_is_not_changed_by_later_writes(void **state)
+{
+	struct rig r = {0};
+	pthread_t thread;
+	uint8_t *cut;
+
+	rig_make(&r);
+	cut = calloc(1, r.volume_size);
+	thread = hold_a_cut(&r);
+	memcpy(cut, r.ref, r.volume_size);
+	for (unsigned i = 0; i < 20; i++)
+		rig_write(&r, rig_draw(&r, MIB / 4), 1 + rig_draw(&r, 20000));
+	rig_compare_all(&r);
+	rig_compare_extents(&r);
+	cpc_powercut_release(r.pc);
+	assert_int_equal(join(thread), 0);
+	rig_compare_all(&r);
+	rig_check_accounts(&r);
+	rig_close(&r);
+	cpc_powercut_crash_random(r.pc, 1);
+	rig_open(&r);
+	memcpy(r.ref, cut, r.volume_size);
+	rig_compare_all(&r);
+	free(cut);
+	rig_finish(&r);
+}
+
+static int add_hole(void *ctx, uint64_t offset, uint64_t len, bool hole)
+{
+	*(uint64_t *)ctx += hole ? len : 0;
+	return 0;
+}
+
+/* Data of a direct write needs the device, so only whole holes come past a cut that is held there.
+ */
+static void a_hole_over_a_cut_being_written_is_newer(void **state)
+{
+	struct rig r = {0};
+	uint64_t holes = 0;
+	pthread_t thread;
+
+	rig_make(&r);
+	rig_write(&r, 0, MIB);
+	thread = hold_a_cut(&r);
+	rig_trim(&r, 0, 100000);
+	rig_zero(&r, 151552, 20480, 0);
+	rig_write(&r, 155000, 3);
+	rig_compare_all(&r);
+	assert_int_equal(cpc_volume_extents(r.vol, 0, 98304, add_hole, &holes), 0);
+	assert_int_equal(holes, 98304);
+	cpc_powercut_release(r.pc);
+	assert_int_equal(join(thread), 0);
+	rig_compare_all(&r);
+	rig_compare_extents(&r);
+	rig_check_accounts(&r);
+	rig_reopen(&r);
+	rig_finish(&r);
+}
+
+static void *write_large(void *arg)
+{
+	struct rig *r = arg;
+
+	return (void *)(intptr_t)cpc_volume_write(r->vol, r->buf, MIB, 1000, 0);
+}
+
+static void a_large_write_over_a_cut_being_written_is_newer(void **state)
+{
+	struct rig r = {0};
+	pthread_t cut, large;
+	uint8_t *at_cut;
+
+	rig_make(&r);
+	at_cut = calloc(1, r.volume_size);
+	cut = hold_a_cut(&r);
+	memcpy(at_cut, r.ref, r.volume_size);
+	rig_fill(&r, MIB);
+	large = start(write_large, &r);
+	cpc_powercut_wait_held(r.pc, 2);
+	rig_compare_all(&r); /* not answered: nothing of it is seen */
+	cpc_powercut_release(r.pc);
+	assert_int_equal(join(cut), 0);
+	assert_int_equal(join(large), 0);
+	memcpy(r.ref + 1000, r.buf, MIB);
+	rig_compare_all(&r);
+	rig_check_accounts(&r);
+	rig_close(&r);
+	cpc_powercut_crash_random(r.pc, 1);
+	rig_open(&r);
+	/* whole, or not at all */
+	assert_int_equal(cpc_volume_read(r.vol, r.back, r.volume_size, 0), 0);
+	assert_true(!memcmp(r.back, r.ref, r.volume_size) ||
+		    !memcmp(r.back, at_cut, r.volume_size));
+	memcpy(r.ref, r.back, r.volume_size);
+	free(at_cut);
+	rig_finish(&r);
+}
+
+struct read_job {
+	struct rig *r;
+	uint64_t offset, len;
+	uint8_t *buf;
+};
+
+static void *read_range(void *arg)
+{
+	struct read_job *job = arg;
+
+	return (void *)(intptr_t)cpc_volume_read(job->r->vol, job->buf, job->len, job->offset);
+}
+
+/* A read of [0, 40000) has its placeholders in the cache and waits for the device. */
+static pthread_t hold_a_read(struct rig *r, struct read_job *job)
+{
+	pthread_t thread;
+
+	rig_write(r, 0, 100000);
+	rig_reopen(r);
+	rig_close(r);
+	rig_open(r);
+	*job = (struct read_job){r, 0, 40000, calloc(1, 40000)};
+	/* the nodes are in memory: the next read of the device is one of data */
+	rig_compare(r, 90000, 10000);
+	cpc_powercut_hold(r->pc, CPC_HOLD_READ);
+	thread = start(read_range, job);
+	cpc_powercut_wait_held(r->pc, 1);
+	return thread;
+}
+
+static void let_read(struct rig *r, struct read_job *job, pthread_t thread, const uint8_t *old)
+{
+	cpc_powercut_release(r->pc);
+	assert_int_equal(join(thread), 0);
+	for (uint64_t i = 0; i < job->len; i++)
+		assert_true(job->buf[i] == old[i] || job->buf[i] == r->ref[i]);
+	rig_compare_all(r); /* and nothing old stays in the cache */
+	free(job->buf);
+}
+
+static void a_slow_read_does_not_install_what_has_become_old(void **state)
+{
+	for (unsigned way = 0; way < 3; way++) {
+		struct rig r = {0};
+		uint8_t *old;
+		struct read_job job;
+		pthread_t thread;
+
+		rig_make(&r);
+		old = malloc(r.volume_size);
+		thread = hold_a_read(&r, &job);
+		memcpy(old, r.ref, r.volume_size);
+		if (way == 0)
+			rig_write(&r, 8192, 8192);
+		else if (way == 1)
+			rig_trim(&r, 4096, 8192);
+		else
+			rig_write(&r, 0, MIB);
+		let_read(&r, &job, thread, old);
+		free(old);
+		rig_finish(&r);
+	}
+}
+
+static void a_reader_keeps_the_blocks_that_it_reads(void **state)
+{
+	struct rig r = {0};
+	struct read_job job;
+	pthread_t thread;
+	uint8_t *old;
+
+	rig_make(&r);
+	old = malloc(r.volume_size);
+	thread = hold_a_read(&r, &job);
+	memcpy(old, r.ref, r.volume_size);
+	cpc_powercut_release(r.pc);
+	join(thread);
+	free(job.buf);
+	/* around the cache, so that nothing is there */
+	job = (struct read_job){&r, 0, 100000, calloc(1, 100000)};
+	rig_close(&r);
+	rig_open(&r);
+	rig_compare(&r, 90000, 10000);
+	cpc_powercut_hold(r.pc, CPC_HOLD_READ);
+	thread = start(read_range, &job);
+	cpc_powercut_wait_held(r.pc, 1);
+	for (unsigned i = 0; i < 8; i++) {
+		rig_zero(&r, 0, 102400, CPC_NO_HOLE);
+		rig_flush(&r);
+	}
+	let_read(&r, &job, thread, old);
+	free(old);
+	rig_finish(&r);
+}
+
+/* --- many threads --- */
+
+#define WRITERS 8u
+#define PAIRS	64u /* a writer's own pairs of blocks */
+
+struct load {
+	struct rig *r;
+	unsigned nr;
+	_Atomic bool stop;
+	_Atomic uint64_t requests;
+};
+
+struct writer_thread {
+	struct load *load;
+	unsigned nr;
+	uint64_t written[PAIRS]; /* newest stamp answered */
+};
+
+static uint64_t pair_at(unsigned writer, unsigned pair)
+{
+	return ((uint64_t)writer * PAIRS + pair) * 2 * CPC_BLOCK_SIZE;
+}
+
+/* Two blocks with the same stamp, in one request; now and then both are in a large one. */
+static void *write_pairs(void *arg)
+{
+	struct writer_thread *w = arg;
+	struct rig *r = w->load->r;
+	static _Thread_local uint64_t buf[2 * CPC_BLOCK_SIZE / 8 * PAIRS];
+	uint64_t stamp = 1;
+
+	while (!w->load->stop) {
+		unsigned pair = (unsigned)(stamp * 7 % PAIRS);
+		unsigned nr = stamp % 16 == 0 ? PAIRS - pair : 1;
+		uint64_t len = (uint64_t)nr * 2 * CPC_BLOCK_SIZE;
+
+		for (uint64_t i = 0; i < len / 8; i++)
+			buf[i] = stamp;
+		if (cpc_volume_write(r->vol, buf, len, pair_at(w->nr, pair), 0))
+			return (void *)1;
+		for (unsigned i = 0; i < nr; i++)
+			w->written[pair + i] = stamp;
+		if (stamp % 64 == w->nr && cpc_volume_flush(r->vol))
+			return (void *)1;
+		stamp++;
+		atomic_fetch_add(&w->load->requests, 1);
+	}
+	return NULL;
+}
+
+/* Every pair of what is read has one stamp all over. */
+static void assert_pairs(struct rig *r, struct writer_thread *writers, bool newest)
+{
+	uint64_t buf[2 * CPC_BLOCK_SIZE / 8];
+
+	for (unsigned w = 0; w < WRITERS; w++) {
+		for (unsigned p = 0; p < PAIRS; p++) {
+			assert_int_equal(cpc_volume_read(r->vol, buf, sizeof(buf), pair_at(w, p)),
+					 0);
+			for (unsigned i = 1; i < CPC_ARRAY_SIZE(buf); i++)
+				assert_int_equal(buf[i], buf[0]);
+			if (newest)
+				assert_int_equal(buf[0], writers[w].written[p]);
+		}
+	}
+}
+
+static void run_load(struct rig *r, struct writer_thread *writers, unsigned requests,
+		     void (*meanwhile)(struct rig *r))
+{
+	struct load load = {.r = r};
+	pthread_t threads[WRITERS];
+
+	for (unsigned w = 0; w < WRITERS; w++) {
+		writers[w].load = &load;
+		writers[w].nr = w;
+		threads[w] = start(write_pairs, &writers[w]);
+	}
+	while (load.requests < requests) {
+		if (meanwhile)
+			meanwhile(r);
+		usleep(1000);
+	}
+	load.stop = true;
+	for (unsigned w = 0; w < WRITERS; w++)
+		assert_int_equal(join(threads[w]), 0);
+}
+
+static void read_something(struct rig *r)
+{
+	static uint64_t buf[2 * CPC_BLOCK_SIZE / 8 * 4];
+	uint64_t at = pair_at((unsigned)rig_draw(r, WRITERS), (unsigned)rig_draw(r, PAIRS - 4));
+
+	assert_int_equal(cpc_volume_read(r->vol, buf, sizeof(buf), at), 0);
+}
+
+static void a_cut_under_load_is_one_instant(void **state)
+{
+	static const uint64_t caches[] = {MIB, 8 * MIB};
+
+	for (unsigned i = 0; i < 6; i++) {
+		struct rig r = {.threads = true, .cache = caches[i % 2], .volume_size = 8 * MIB};
+		static struct writer_thread writers[WRITERS];
+
+		memset(writers, 0, sizeof(writers));
+		rig_make(&r);
+		run_load(&r, writers, 800, read_something);
+		assert_pairs(&r, writers, true);
+		/* as a power cut finds it: what commits have made durable, nothing else */
+		rig_close(&r);
+		cpc_powercut_crash_random(r.pc, i);
+		rig_open(&r);
+		assert_pairs(&r, writers, false);
+		rig_finish(&r);
+	}
+}
+
+static void commits_under_load_lose_nothing(void **state)
+{
+	struct rig r = {.threads = true, .cache = 2 * MIB, .dirty = 65536, .volume_size = 8 * MIB};
+	static struct writer_thread writers[WRITERS];
+
+	memset(writers, 0, sizeof(writers));
+	rig_make(&r);
+	run_load(&r, writers, 3000, NULL);
+	assert_pairs(&r, writers, true);
+	assert_int_equal(cpc_volume_flush(r.vol), 0);
+	rig_check_accounts(&r);
+	assert_pairs(&r, writers, true);
+	rig_close(&r);
+	cpc_powercut_crash_random(r.pc, 3);
+	rig_open(&r);
+	assert_pairs(&r, writers, true);
+	rig_finish(&r);
+}
+
+/* Blocks go from buffered to direct to hole and back; a reader never sees an older stamp. */
+struct monotone {
+	struct rig *r;
+	_Atomic uint64_t answered;
+	_Atomic bool stop;
+};
+
+static void *read_monotone(void *arg)
+{
+	struct monotone *m = arg;
+	uint64_t buf[CPC_BLOCK_SIZE / 8];
+
+	while (!m->stop) {
+		uint64_t least = m->answered;
+
+		if (cpc_volume_read(m->r->vol, buf, sizeof(buf), 16384) || buf[0] < least)
+			return (void *)1;
+	}
+	return NULL;
+}
+
+static void *cut_all_the_time(void *arg)
+{
+	struct monotone *m = arg;
+
+	while (!m->stop) {
+		if (cpc_volume_flush(m->r->vol))
+			return (void *)1;
+	}
+	return NULL;
+}
+
+static void readers_never_go_back(void **state)
+{
+	struct rig r = {.cache = MIB, .threads = true};
+	struct monotone m = {.r = &r};
+	pthread_t threads[4];
+
+	rig_make(&r);
+	for (unsigned i = 0; i < 3; i++)
+		threads[i] = start(read_monotone, &m);
+	threads[3] = start(cut_all_the_time, &m);
+	for (uint64_t stamp = 1; stamp < 1500; stamp++) {
+		uint64_t *buf = (uint64_t *)(void *)r.buf;
+		uint64_t len = stamp % 3 ? 4096 : 300000;
+
+		for (uint64_t i = 0; i < len / 8; i++)
+			buf[i] = stamp;
+		assert_int_equal(cpc_volume_write(r.vol, buf, len, len > 4096 ? 0 : 16384, 0), 0);
+		m.answered = stamp;
+	}
+	m.stop = true;
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(join(threads[i]), 0);
+	rig_finish(&r);
+}
+
+/* Zeroes of what a cut is just publishing must not be lost. */
+static void a_zero_after_an_answered_write_is_a_zero(void **state)
+{
+	struct rig r = {.cache = 4 * MIB, .threads = true};
+	struct monotone m = {.r = &r};
+	pthread_t thread;
+	uint8_t buf[8192];
+
+	rig_make(&r);
+	thread = start(cut_all_the_time, &m);
+	for (unsigned i = 0; i < 1500; i++) {
+		uint64_t at = i % 100 * 8192;
+
+		memset(buf, 1, sizeof(buf));
+		assert_int_equal(cpc_volume_write(r.vol, buf, sizeof(buf), at, 0), 0);
+		if (i % 3 == 0)
+			usleep(rig_draw(&r, 200));
+		assert_int_equal(cpc_volume_zero(r.vol, sizeof(buf), at, 0), 0);
+		assert_int_equal(cpc_volume_read(r.vol, buf, sizeof(buf), at), 0);
+		for (unsigned n = 0; n < sizeof(buf); n++)
+			assert_int_equal(buf[n], 0);
+	}
+	m.stop = true;
+	assert_int_equal(join(thread), 0);
+	rig_finish(&r);
+}
+
+/* Writers of parts of the same blocks lose nothing to each other. */
+struct part {
+	struct rig *r;
+	unsigned nr;
+};
+
+static void *write_parts(void *arg)
+{
+	struct part *p = arg;
+	uint8_t buf[512];
+
+	for (unsigned i = 0; i < 300; i++) {
+		memset(buf, (int)(i + 1), sizeof(buf));
+		if (cpc_volume_write(p->r->vol, buf, 512, i % 10 * 4096 + p->nr * 512, 0))
+			return (void *)1;
+		if (cpc_volume_read(p->r->vol, buf, 512, i % 10 * 4096 + p->nr * 512) ||
+		    buf[0] != (uint8_t)(i + 1) || buf[511] != (uint8_t)(i + 1))
+			return (void *)1;
+	}
+	return NULL;
+}
+
+static void writers_of_parts_of_a_block_lose_nothing(void **state)
+{
+	struct rig r = {.cache = MIB, .threads = true};
+	struct part parts[WRITERS];
+	pthread_t threads[WRITERS];
+
+	rig_make(&r);
+	for (unsigned i = 0; i < WRITERS; i++) {
+		parts[i] = (struct part){&r, i};
+		threads[i] = start(write_parts, &parts[i]);
+	}
+	for (unsigned i = 0; i < WRITERS; i++)
+		assert_int_equal(join(threads[i]), 0);
+	rig_check_accounts(&r);
+	rig_finish(&r);
+}
+
+static void *write_until_refused(void *arg)
+{
+	struct writer_thread *w = arg;
+	struct rig *r = w->load->r;
+	uint8_t buf[9000] = {1};
+
+	for (;;) {
+		int ret = cpc_volume_write(r->vol, buf, sizeof(buf), w->nr * 10000, 0);
+
+		if (ret)
+			return (void *)(intptr_t)ret;
+	}
+}
+
+static void a_shutdown_under_load_refuses_what_comes_later(void **state)
+{
+	struct rig r = {.threads = true};
+	struct load load = {.r = &r};
+	struct writer_thread writers[WRITERS];
+	pthread_t threads[WRITERS];
+
+	rig_make(&r);
+	for (unsigned w = 0; w < WRITERS; w++) {
+		writers[w] = (struct writer_thread){.load = &load, .nr = w};
+		threads[w] = start(write_until_refused, &writers[w]);
+	}
+	usleep(20000);
+	assert_int_equal(cpc_pool_shutdown(r.pool), 0);
+	for (unsigned w = 0; w < WRITERS; w++)
+		assert_int_equal(join(threads[w]), -ESHUTDOWN);
+	rig_finish(&r);
+}
+
+/* The background threads: a failing device, then broken, and readers go on. */
+static void a_device_that_takes_no_data_makes_the_pool_read_only(void **state)
+{
+	struct rig r = {.threads = true, .cache = MIB};
+	int ret = 0;
+
+	rig_make(&r);
+	rig_write(&r, 0, 100000);
+	rig_flush(&r);
+	cpc_powercut_add_fault(r.pc, &(struct cpc_powercut_fault){
+					 .op = CPC_POWERCUT_WRITE,
+					 .cause_mask = 1u << CPC_CAUSE_DATA,
+					 .nth = 1,
+					 .sticky = true,
+					 .error = -EIO,
+				     });
+	for (uint64_t at = 0; !ret; at = (at + 8192) % (4 * MIB)) {
+		rig_fill(&r, 8192);
+		ret = cpc_volume_write(r.vol, r.buf, 8192, at, 0);
+		if (!ret)
+			memcpy(r.ref + at, r.buf, 8192);
+	}
+	assert_int_equal(ret, -EIO);
+	assert_false(cpc_pool_healthy(r.pool, NULL, 0));
+	assert_int_equal(cpc_volume_flush(r.vol), -EIO);
+	rig_compare_all(&r);
+	cpc_powercut_clear_faults(r.pc);
+	rig_close(&r);
+	rig_open(&r);
+	rig_finish(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_cut_being_written_is_not_changed_by_later_writes),
+	    cmocka_unit_test(a_hole_over_a_cut_being_written_is_newer),
+	    cmocka_unit_test(a_large_write_over_a_cut_being_written_is_newer),
+	    cmocka_unit_test(a_slow_read_does_not_install_what_has_become_old),
+	    cmocka_unit_test(a_reader_keeps_the_blocks_that_it_reads),
+	    cmocka_unit_test(a_cut_under_load_is_one_instant),
+	    cmocka_unit_test(commits_under_load_lose_nothing),
+	    cmocka_unit_test(readers_never_go_back),
+	    cmocka_unit_test(a_zero_after_an_answered_write_is_a_zero),
+	    cmocka_unit_test(writers_of_parts_of_a_block_lose_nothing),
+	    cmocka_unit_test(a_shutdown_under_load_refuses_what_comes_later),
+	    cmocka_unit_test(a_device_that_takes_no_data_makes_the_pool_read_only),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
