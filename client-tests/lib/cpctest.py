@@ -229,6 +229,24 @@ def plugin_environment(more=()):
     return env
 
 
+def _control_sockets(pid):
+    """Files of the control sockets that a server listens on: a killed one leaves them."""
+    inodes = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(entry.path))
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as sockets:
+        lines = [line.split() for line in sockets]
+    return [line[7] for line in lines
+            if len(line) > 7 and f"socket:[{line[6]}]" in inodes and "/coppice" in line[7]]
+
+
+def _unlink(paths):
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 class Server:
     """nbdkit with the plugin on a Unix socket in the foreground.
 
@@ -295,6 +313,7 @@ class Server:
     def kill(self):
         """SIGKILL."""
         self.check_alive()
+        _cleanup.callback(_unlink, _control_sockets(self.process.pid))
         self.process.kill()
         self.process.wait()
         self.process = None
