@@ -27,8 +27,11 @@ struct fixture {
 	_Atomic bool stop; /* commit_all_the_time */
 };
 
+static _Atomic unsigned errors_logged;
+
 static void no_message(enum cpc_log_level level, const char *line)
 {
+	errors_logged += level == CPC_LOG_ERROR;
 }
 
 static void open_pool(struct fixture *f)
@@ -408,6 +411,7 @@ static void names_change_while_commits_run(void **state)
 	memset(buf, 3, sizeof(buf));
 	cpc_powercut_set_flush_delay(f.pc, 100);
 	assert_int_equal(pthread_create(&thread, NULL, commit_all_the_time, &f), 0);
+	errors_logged = 0;
 	for (unsigned i = 0; i < 200; i++) {
 		assert_int_equal(create(&f, "a", MIB), 0);
 		assert_int_equal(cpc_pool_open_volume(f.pool, "a", &vol), 0);
@@ -419,6 +423,63 @@ static void names_change_while_commits_run(void **state)
 	}
 	f.stop = true;
 	pthread_join(thread, NULL);
+	assert_int_equal(errors_logged, 0); /* of blocks that are freed twice */
+	finish(&f);
+}
+
+static void *delete_a(void *arg)
+{
+	struct fixture *f = arg;
+
+	return (void *)(intptr_t)cpc_pool_delete(f->pool, "a", &err);
+}
+
+static void *commit_once(void *arg)
+{
+	struct fixture *f = arg;
+
+	return (void *)(intptr_t)cpc_pool_commit(f->pool);
+}
+
+static int join(pthread_t thread)
+{
+	void *ret;
+
+	assert_int_equal(pthread_join(thread, &ret), 0);
+	return (int)(intptr_t)ret;
+}
+
+/* A commit has begun when the volume is marked, deletes it, and the next one must not again. */
+static void a_volume_is_deleted_once(void **state)
+{
+	struct fixture f = {.threads = true};
+	struct cpc_volume *a, *b;
+	pthread_t commit, delete;
+	char buf[8192] = {1};
+
+	make(&f, 32 * MIB);
+	assert_int_equal(create(&f, "a", MIB), 0);
+	assert_int_equal(create(&f, "b", MIB), 0);
+	assert_int_equal(cpc_pool_open_volume(f.pool, "a", &a), 0);
+	assert_int_equal(cpc_volume_write(a, buf, sizeof(buf), 0, CPC_FUA), 0);
+	cpc_pool_close_volume(f.pool, a);
+	assert_int_equal(cpc_pool_open_volume(f.pool, "b", &b), 0);
+	assert_int_equal(cpc_volume_write(b, buf, sizeof(buf), 0, 0), 0);
+	errors_logged = 0;
+	cpc_powercut_hold(f.pc, CPC_HOLD_WRITE(CPC_CAUSE_DATA));
+	assert_int_equal(pthread_create(&commit, NULL, commit_once, &f), 0);
+	cpc_powercut_wait_held(f.pc, 1);
+	assert_int_equal(pthread_create(&delete, NULL, delete_a, &f), 0);
+	usleep(30000);
+	cpc_powercut_release(f.pc);
+	assert_int_equal(join(commit), 0);
+	assert_int_equal(join(delete), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		assert_int_equal(cpc_volume_write(b, buf, sizeof(buf), 0, 0), 0);
+		assert_int_equal(cpc_pool_commit(f.pool), 0);
+	}
+	assert_int_equal(errors_logged, 0);
+	cpc_pool_close_volume(f.pool, b);
 	finish(&f);
 }
 
@@ -859,6 +920,7 @@ int main(void)
 	    cmocka_unit_test(a_change_of_names_survives_a_crash),
 	    cmocka_unit_test(a_failed_change_of_names_is_no_change),
 	    cmocka_unit_test(names_change_while_commits_run),
+	    cmocka_unit_test(a_volume_is_deleted_once),
 	    cmocka_unit_test(a_volume_taken_by_another_commit_was_created),
 	    cmocka_unit_test(volumes_have_uuids_of_version_4),
 	    cmocka_unit_test(a_read_only_pool_is_not_written),

@@ -571,12 +571,16 @@ static void no_bitmap_is_folded_while_a_superblock_is_burned(void **state)
 	cpc_powercut_set_hooks(p.pc, &hooks, &h);
 	run = prepare(&p, 1, 3);
 	test_pool_fill(&p, 60);
-	assert_true(h.writes > 0); /* folds are due all the time */
-	for (unsigned i = 0; i < 40; i++) {
+	assert_true(h.writes > 0);
+	/* go on until the next fold is due */
+	while (p.store->nr_tails < 17)
+		assert_int_equal(test_pool_map(&p, 1, 900, 1), 0);
+	h.writes = 0;
+	burn(&p, run); /* this one may fold: nothing is burned before it */
+	assert_true(h.writes > 0);
+	h.writes = 0;
+	for (unsigned i = 0; i < 20; i++)
 		burn(&p, run);
-		h.writes = 0;
-	}
-	burn(&p, run);
 	assert_int_equal(h.writes, 0);
 	assert_int_equal(commit_prepared(&p, run), 0);
 	assert_int_equal(h.writes, 0);
@@ -584,6 +588,64 @@ static void no_bitmap_is_folded_while_a_superblock_is_burned(void **state)
 	assert_true(h.writes > 0);
 	cpc_powercut_set_hooks(p.pc, NULL, NULL);
 	cpc_run_put(run);
+	test_pool_check_clean(&p);
+	test_pool_destroy(&p);
+}
+
+static void the_slot_of_the_last_durable_superblock_is_never_written(void **state)
+{
+	struct cpc_run *run;
+	struct test_pool p;
+
+	make(&p, &geometries[0]);
+	run = prepare(&p, 1, 3);
+	for (unsigned i = 0; i < 20; i++) {
+		/* the superblock is lost, so the last durable one stays where it is */
+		cpc_powercut_add_fault(p.pc, &(struct cpc_powercut_fault){.op = CPC_POWERCUT_FLUSH,
+									  .action = CPC_FAULT_DROP,
+									  .nth = 2,
+									  .error = -EIO});
+		assert_int_equal(commit_prepared(&p, run), -EIO);
+	}
+	assert_int_equal(commit_prepared(&p, run), 0);
+	cpc_run_put(run);
+	test_pool_check_clean(&p);
+	test_pool_destroy(&p);
+}
+
+struct commit_job {
+	struct test_pool *p;
+	struct cpc_run *run;
+};
+
+static void *run_commit(void *arg)
+{
+	struct commit_job *job = arg;
+
+	return (void *)(intptr_t)commit_prepared(job->p, job->run);
+}
+
+/* Rule 2: whoever issued the flush that failed. */
+static void a_flush_of_somebody_else_burns_a_superblock_too(void **state)
+{
+	struct commit_job job;
+	struct test_pool p;
+	pthread_t thread;
+	void *ret;
+
+	make(&p, &geometries[0]);
+	job = (struct commit_job){&p, prepare(&p, 1, 3)};
+	cpc_powercut_hold(p.pc, CPC_HOLD_WRITE(CPC_CAUSE_SUPER));
+	assert_int_equal(pthread_create(&thread, NULL, run_commit, &job), 0);
+	cpc_powercut_wait_held(p.pc, 1);
+	cpc_powercut_fail(p.pc, CPC_POWERCUT_FLUSH, 1, false, -EIO);
+	assert_int_equal(cpc_flush_epoch_flush(&p.store->fe, CPC_FLUSH_PRESSURE), -EIO);
+	cpc_powercut_release(p.pc);
+	assert_int_equal(pthread_join(thread, &ret), 0);
+	assert_int_equal((intptr_t)ret, -EIO);
+	assert_true(p.store->burned_super);
+	assert_int_equal(commit_prepared(&p, job.run), 0);
+	cpc_run_put(job.run);
 	test_pool_check_clean(&p);
 	test_pool_destroy(&p);
 }
@@ -720,6 +782,8 @@ int main(void)
 	    cmocka_unit_test(a_burned_transid_is_never_used_again),
 	    cmocka_unit_test(blocks_of_both_states_stay_taken_until_the_next_good_commit),
 	    cmocka_unit_test(no_bitmap_is_folded_while_a_superblock_is_burned),
+	    cmocka_unit_test(the_slot_of_the_last_durable_superblock_is_never_written),
+	    cmocka_unit_test(a_flush_of_somebody_else_burns_a_superblock_too),
 	    cmocka_unit_test(after_a_burned_superblock_failing_commits_give_their_blocks_back),
 	    cmocka_unit_test(a_crash_after_a_burned_superblock_gives_one_of_both_states),
 	    cmocka_unit_test(failures_and_crashes_never_touch_what_may_be_needed),

@@ -237,6 +237,116 @@ static void a_reader_keeps_the_blocks_that_it_reads(void **state)
 	rig_finish(&r);
 }
 
+static void a_second_reader_does_not_see_a_block_that_is_being_read(void **state)
+{
+	struct rig r = {0};
+	struct read_job first, second;
+	pthread_t threads[2];
+
+	rig_make(&r);
+	threads[0] = hold_a_read(&r, &first);
+	second = (struct read_job){&r, 4096, 20000, calloc(1, 20000)};
+	threads[1] = start(read_range, &second);
+	usleep(20000);
+	cpc_powercut_release(r.pc);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(join(threads[i]), 0);
+	assert_memory_equal(first.buf, r.ref, first.len);
+	assert_memory_equal(second.buf, r.ref + 4096, second.len);
+	free(first.buf);
+	free(second.buf);
+	rig_compare_all(&r);
+	rig_finish(&r);
+}
+
+/* Stops the thread that calls it at its n-th allocation. */
+static _Thread_local unsigned stop_at;
+static _Atomic bool stopped, go_on;
+
+static void *stopping_alloc(size_t align, size_t size)
+{
+	if (stop_at && --stop_at == 0) {
+		stopped = true;
+		while (!go_on)
+			usleep(1000);
+	}
+	return cpc_hooks_default.alloc(align, size);
+}
+
+static void *commit_slowly(void *arg)
+{
+	struct rig *r = arg;
+
+	stop_at = 3; /* the list of volumes, the request, then the cut of the second volume */
+	return (void *)(intptr_t)cpc_pool_commit(r->pool);
+}
+
+/* A merge drops a block that only a held view knows; a commit that has nothing of the volume comes
+ * by. */
+static void a_commit_without_a_volume_keeps_what_its_readers_need(void **state)
+{
+	struct rig r = {0};
+	struct cpc_error err;
+	struct cpc_pool_info info;
+	struct cpc_volume *other;
+	struct cpc_view *view;
+	pthread_t thread;
+
+	rig_make(&r);
+	assert_int_equal(cpc_pool_create_volume(r.pool, "w", MIB, &err), 0);
+	assert_int_equal(cpc_pool_open_volume(r.pool, "w", &other), 0);
+	assert_int_equal(cpc_volume_write(other, r.buf, 4096, 0, 0), 0);
+	stopped = go_on = false;
+	cpc_hooks.alloc = stopping_alloc;
+	thread = start(commit_slowly, &r);
+	while (!stopped)
+		usleep(1000);
+	rig_write(&r, 0, MIB);
+	view = cpc_view_get(r.vol);
+	rig_write(&r, 0, MIB);
+	go_on = true;
+	assert_int_equal(join(thread), 0);
+	cpc_hooks = cpc_hooks_default;
+	cpc_pool_info(r.pool, &info);
+	assert_true(info.pinned >= MIB);
+	cpc_view_put(r.vol, view);
+	cpc_pool_info(r.pool, &info);
+	assert_int_equal(info.pinned, 0);
+	cpc_pool_close_volume(r.pool, other);
+	rig_compare_all(&r);
+	rig_finish(&r);
+}
+
+static void *zero_range(void *arg)
+{
+	struct rig *r = arg;
+
+	return (void *)(intptr_t)cpc_volume_zero(r->vol, 8192, 40960, 0);
+}
+
+/* While a zero looks up what is there, a cut takes it from the cache to a newer view. */
+static void a_zero_sees_what_a_cut_publishes_meanwhile(void **state)
+{
+	struct rig r = {0};
+	pthread_t thread;
+
+	rig_make(&r);
+	rig_write(&r, 0, 4096);
+	rig_reopen(&r);
+	rig_close(&r);
+	rig_open(&r);
+	rig_write(&r, 40960, 8192);
+	cpc_powercut_hold(r.pc, CPC_HOLD_READ);
+	thread = start(zero_range, &r);
+	cpc_powercut_wait_held(r.pc, 1); /* in the tree, with the old view */
+	assert_int_equal(cpc_write_out(r.vol->engine), 0);
+	cpc_powercut_release(r.pc);
+	assert_int_equal(join(thread), 0);
+	memset(r.ref + 40960, 0, 8192);
+	rig_compare_all(&r);
+	rig_finish(&r);
+}
+
 /* --- many threads --- */
 
 #define WRITERS 8u
@@ -569,6 +679,9 @@ int main(void)
 	    cmocka_unit_test(a_large_write_over_a_cut_being_written_is_newer),
 	    cmocka_unit_test(a_slow_read_does_not_install_what_has_become_old),
 	    cmocka_unit_test(a_reader_keeps_the_blocks_that_it_reads),
+	    cmocka_unit_test(a_second_reader_does_not_see_a_block_that_is_being_read),
+	    cmocka_unit_test(a_commit_without_a_volume_keeps_what_its_readers_need),
+	    cmocka_unit_test(a_zero_sees_what_a_cut_publishes_meanwhile),
 	    cmocka_unit_test(a_cut_under_load_is_one_instant),
 	    cmocka_unit_test(commits_under_load_lose_nothing),
 	    cmocka_unit_test(readers_never_go_back),
