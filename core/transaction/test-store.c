@@ -194,6 +194,27 @@ static void a_read_only_store_commits_nothing_and_writes_nothing(void **state)
 	test_pool_destroy(&p);
 }
 
+/* The root tree changes after the folds, in a group that may just have been folded. */
+static void what_changes_after_a_fold_is_in_the_log(void **state)
+{
+	struct test_pool p;
+
+	make(&p, &geometries[0]);
+	for (uint64_t id = 10; id < 90; id++) {
+		struct cpc_volume_item item = {.id = id, .size = MIB};
+
+		snprintf(item.name, sizeof(item.name), "volume-%u", (unsigned)id);
+		p.next_volume = id + 1;
+		assert_int_equal(test_pool_commit_item(&p, &item, false), 0);
+	}
+	assert_true(p.store->super.root.nodes > 2);
+	for (unsigned i = 0; i < 60; i++) {
+		assert_int_equal(test_pool_map(&p, 0, i * 3, 1), 0);
+		test_pool_check_clean(&p);
+	}
+	test_pool_destroy(&p);
+}
+
 /* --- drop list --- */
 
 static uint64_t used_blocks(struct test_pool *p, uint64_t *drops)
@@ -771,6 +792,7 @@ int main(void)
 	    cmocka_unit_test(an_empty_commit_changes_the_transid_only),
 	    cmocka_unit_test(freed_blocks_wait_for_their_pins),
 	    cmocka_unit_test(a_read_only_store_commits_nothing_and_writes_nothing),
+	    cmocka_unit_test(what_changes_after_a_fold_is_in_the_log),
 	    cmocka_unit_test(a_deleted_tree_is_freed_in_slices_and_counts_as_free_at_once),
 	    cmocka_unit_test(a_budget_of_nothing_frees_nothing),
 	    cmocka_unit_test(a_dropped_node_that_cannot_be_read_stays_listed),
