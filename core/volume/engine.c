@@ -143,9 +143,11 @@ static void count_tree(struct cpc_engine *e, const struct cpc_node_ptr *ptr, int
 	if (sign > 0) {
 		atomic_fetch_add(&e->tree_nodes, ptr->nodes);
 		atomic_fetch_add(&e->mapped_blocks, ptr->data_blocks);
+		atomic_fetch_add(&e->nr_trees, 1);
 	} else {
 		atomic_fetch_sub(&e->tree_nodes, ptr->nodes);
 		atomic_fetch_sub(&e->mapped_blocks, ptr->data_blocks);
+		atomic_fetch_sub(&e->nr_trees, 1);
 	}
 	if (ptr->level > level)
 		atomic_store(&e->max_level, ptr->level);
@@ -164,6 +166,7 @@ int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *it
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_add_tail(&e->volumes, &vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
+	atomic_fetch_add(&e->nr_volumes, 1);
 	*out = vol;
 	return 0;
 }
@@ -227,6 +230,7 @@ void cpc_engine_remove_volume(struct cpc_volume *vol)
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_del(&vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
+	atomic_fetch_sub(&e->nr_volumes, 1);
 	count_tree(e, &vol->item.root, -1);
 	volume_destroy(vol);
 }

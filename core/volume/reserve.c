@@ -3,15 +3,17 @@
  * reserve: who may dirty how much, and whether the pool has room for it.
  *
  * Space. A write reserves a block of the pool for each block it may dirty, before it is answered.
- * Beyond that the pool keeps free:
- *   - places for the nodes of two commits (one may be running while the next collects),
- * meta_nodes();
- *   - what the trees would need if every mapped block stood alone, growth_blocks(), so that
- *     overwriting a full pool never runs into the growth of its own metadata;
- *   - the overwrite reserve, a sixteenth of the pool up to 64 MiB: a write that only replaces
- *     mapped blocks may use it, for its old blocks come back with the next commit.
- * When that is not there, commits may bring it back (pinned, dropped, overwritten blocks); when
- * they have brought nothing, it is -ENOSPC. Whether blocks are mapped is looked up only then.
+ * Beyond that the pool keeps
+ *   - places for the nodes of two commits (one may be running while the next collects) of what is
+ *     pending, commit_nodes();
+ *   - unless the write only replaces mapped blocks: as many places at least as the commit of the
+ *     largest overwrite needs, those of all nodes that the trees will have when every mapped block
+ *     stands alone, worst_nodes(), and the overwrite reserve, a sixteenth of the pool up to 64
+ * MiB. So what is kept from new data is what overwriting a full pool needs later, and there it may
+ * be used, for the old blocks come back with the next commit. Places, not blocks: data would leave
+ * no room for a node in a pool that is half free. When that is not there, commits may bring it back
+ * (pinned, dropped, overwritten blocks); when they have brought nothing, it is -ENOSPC. Whether
+ * blocks are mapped is looked up only then.
  *
  * Memory. Dirty blocks count from their reservation to their arrival on the device, against
  * dirty_limit; extent maps against map_bytes. Writeback starts at an eighth of the limit, so a
@@ -26,34 +28,49 @@
 /* A leaf entry of one block, item header included. */
 #define ENTRY_BYTES 32u
 
-static uint64_t node_blocks(const struct cpc_store *store)
+static uint64_t half_leaf(const struct cpc_store *store)
 {
-	return (uint64_t)(store->geo.nodesize >> CPC_BLOCK_SHIFT) * store->geo.copies;
+	return (store->geo.nodesize - sizeof(struct cpc_disk_node)) / ENTRY_BYTES / 2;
 }
 
-/* Nodes, each copy counted, that one commit of `entries` changes may need. */
-static uint64_t meta_nodes(struct cpc_engine *e, uint64_t entries)
+static uint64_t tree_nodes(struct cpc_engine *e)
+{
+	return atomic_load_explicit(&e->tree_nodes, memory_order_relaxed);
+}
+
+/* Nodes, each copy counted, of two commits of `others` changes anywhere and `nr` in a row, to trees
+ * of `nodes` nodes. */
+static uint64_t commit_nodes(struct cpc_engine *e, uint64_t nodes, uint64_t others, uint64_t nr)
 {
 	const struct cpc_store *store = e->store;
-	uint64_t half_leaf = (store->geo.nodesize - sizeof(struct cpc_disk_node)) / ENTRY_BYTES / 2;
 	uint64_t level = atomic_load_explicit(&e->max_level, memory_order_relaxed);
-	uint64_t nodes = atomic_load_explicit(&e->tree_nodes, memory_order_relaxed);
-	uint64_t by_path = entries * (level + 2), by_tree = nodes + 2 * (entries / half_leaf + 1);
-	uint64_t free_entries = cpc_min_u64(2 * entries, 340 * store->geo.nr_groups);
+	uint64_t in_a_row = 2 * (nr / half_leaf(store) + 1) + level + 2;
+	uint64_t by_path = others * (level + 2) + in_a_row;
+	uint64_t by_tree = nodes + 2 * ((others + nr) / half_leaf(store) + 1);
+	uint64_t free_entries = cpc_min_u64(2 * (others + nr), 340 * store->geo.nr_groups);
 	uint64_t log = free_entries * sizeof(struct cpc_disk_free_entry) / store->geo.nodesize;
 
-	return (cpc_min_u64(by_path, by_tree) + log + level + 8) * store->geo.copies;
+	return 2 * (cpc_min_u64(by_path, by_tree) + log + level + 8) * store->geo.copies;
 }
 
-static uint64_t growth_blocks(struct cpc_engine *e, uint64_t entries)
+/* Trees that `entries` changes may begin. */
+static uint64_t new_trees(struct cpc_engine *e, uint64_t entries)
 {
-	const struct cpc_store *store = e->store;
-	uint64_t mapped = atomic_load_explicit(&e->mapped_blocks, memory_order_relaxed) + entries;
-	uint64_t worst = mapped * 2 * ENTRY_BYTES * store->geo.copies / CPC_BLOCK_SIZE;
-	uint64_t have =
-	    atomic_load_explicit(&e->tree_nodes, memory_order_relaxed) * node_blocks(store);
+	uint64_t volumes = atomic_load_explicit(&e->nr_volumes, memory_order_relaxed);
+	uint64_t trees = atomic_load_explicit(&e->nr_trees, memory_order_relaxed);
 
-	return worst > have ? worst - have : 0;
+	return volumes > trees ? cpc_min_u64(volumes - trees, entries) : 0;
+}
+
+/* Nodes that the trees will have at most, with `entries` more blocks. */
+static uint64_t worst_nodes(struct cpc_engine *e, uint64_t entries)
+{
+	uint64_t mapped = atomic_load_explicit(&e->mapped_blocks, memory_order_relaxed) + entries;
+	uint64_t worst = mapped / half_leaf(e->store);
+
+	worst += worst / 32;						   /* inner nodes */
+	worst += atomic_load_explicit(&e->nr_trees, memory_order_relaxed); /* a last leaf each */
+	return cpc_max_u64(worst + new_trees(e, entries), tree_nodes(e));
 }
 
 static uint64_t overwrite_blocks(const struct cpc_engine *e)
@@ -68,18 +85,54 @@ static uint64_t pending_entries(struct cpc_engine *e)
 	       atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
 }
 
-static int try_reserve(struct cpc_engine *e, uint64_t nr, bool overwrite)
+/* Places for two commits to trees that have grown to `nodes`, and for growing so. */
+static uint64_t grown(struct cpc_engine *e, uint64_t nodes, uint64_t others, uint64_t nr)
 {
-	uint64_t entries = nr + pending_entries(e), keep = 0;
-
-	if (!overwrite)
-		keep = growth_blocks(e, entries) + overwrite_blocks(e);
-	return cpc_space_reserve_keeping(e->store->space, nr, keep, 2 * meta_nodes(e, entries));
+	return commit_nodes(e, nodes, others, nr) +
+	       (nodes - cpc_min_u64(nodes, tree_nodes(e))) * e->store->geo.copies;
 }
 
+/* Places to keep while there is no need to live on what is kept. */
+static uint64_t places(struct cpc_engine *e, uint64_t others, uint64_t nr)
+{
+	uint64_t nodes = worst_nodes(e, others + nr);
+
+	return cpc_max_u64(grown(e, nodes, others, nr), grown(e, nodes, 0, overwrite_blocks(e)));
+}
+
+/* Places without which what is pending, and an overwrite of `nr`, could not be committed. */
+static uint64_t least_places(struct cpc_engine *e, uint64_t others, uint64_t nr)
+{
+	uint64_t nodes = tree_nodes(e) + new_trees(e, others) + others / half_leaf(e->store);
+
+	return grown(e, nodes, others, nr);
+}
+
+/* `dirty`: of what is pending, the caller's own. */
+static int try_reserve(struct cpc_engine *e, uint64_t nr, uint64_t dirty, bool overwrite)
+{
+	uint64_t pending = pending_entries(e), others = pending > dirty ? pending - dirty : 0;
+	struct cpc_space *space = e->store->space;
+	uint64_t least;
+
+	if (!overwrite)
+		return cpc_space_reserve_keeping(space, nr, overwrite_blocks(e),
+						 places(e, others, nr));
+	least = least_places(e, others, nr);
+	cpc_space_keep_at_most(space, least);
+	return cpc_space_reserve_keeping(space, nr, 0, least);
+}
+
+/* The commit took its nodes out of the kept places; those that it freed instead are kept again,
+ * before data that has been reserved long ago breaks them. */
 void cpc_reserve_committed(struct cpc_engine *e)
 {
-	cpc_space_keep_at_most(e->store->space, 2 * meta_nodes(e, pending_entries(e)));
+	uint64_t pending = pending_entries(e), all = places(e, pending, 0);
+	struct cpc_space *space = e->store->space;
+
+	cpc_space_keep_at_most(space, all);
+	if (cpc_space_reserve_keeping(space, 0, 0, all))
+		cpc_space_reserve_keeping(space, 0, 0, least_places(e, pending, 0));
 }
 
 static bool may_help(struct cpc_engine *e, uint64_t own_dirty)
@@ -109,7 +162,7 @@ void cpc_commit_when_tight(struct cpc_engine *e)
 int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t dirty)
 {
 	struct cpc_engine *e = vol->engine;
-	int ret = try_reserve(e, nr, false);
+	int ret = try_reserve(e, nr, dirty, false);
 
 	for (int i = 0; ret == -ENOSPC && i < COMMIT_TRIES; i++) {
 		bool helps = may_help(e, dirty);
@@ -117,14 +170,14 @@ int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t di
 
 		/* writers that are gone may have asked for more places than are needed now */
 		cpc_reserve_committed(e);
-		ret = try_reserve(e, nr, false);
+		ret = try_reserve(e, nr, dirty, false);
 		if (ret != -ENOSPC)
 			break;
 		mapped = cpc_range_mapped(vol, block, nr);
 		if (mapped < 0)
 			return mapped;
 		if (mapped)
-			ret = try_reserve(e, nr, true);
+			ret = try_reserve(e, nr, dirty, true);
 		if (ret != -ENOSPC || !helps)
 			break;
 		ret = cpc_engine_commit(e, false);
