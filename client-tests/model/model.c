@@ -622,13 +622,13 @@ static void step(struct model *m)
 static void draw_pool(struct model *m)
 {
 	static const uint64_t sizes[] = {4, 4, 5, 8, 16, 32};
-	static const uint32_t nodesizes[] = {4096, 16384, 65536};
+	static const uint32_t nodesizes[] = {4096, 4096, 8192, 16384, 16384, 32768, 65536};
 
 	m->rig.size = sizes[rnd_below(&m->rnd, CPC_ARRAY_SIZE(sizes))] * MIB;
 	m->rig.nodesize = nodesizes[rnd_below(&m->rnd, CPC_ARRAY_SIZE(nodesizes))];
 	m->rig.single = rnd_percent(&m->rnd, 30);
 	m->rig.watch = rnd_percent(&m->rnd, 40);
-	if (m->rig.nodesize == 65536)
+	if (m->rig.nodesize >= 32768)
 		m->rig.size = cpc_max_u64(m->rig.size, (m->rig.single ? 5 : 8) * MIB);
 	m->max_io = m->rig.size >= 16 * MIB ? BUF_BYTES : 2 * MIB;
 }
@@ -684,20 +684,8 @@ static uint64_t run_round(struct model *m, uint64_t seed, uint64_t nr_ops)
 struct options {
 	uint64_t seed, ops, rounds;
 	unsigned threads;
-	bool seeded, verbose;
+	bool verbose;
 };
-
-static uint64_t number(const char *text, const char *what)
-{
-	char *end;
-	uint64_t n = strtoull(text, &end, 0);
-
-	if (*text < '0' || *text > '9' || *end) {
-		fprintf(stderr, "model: %s is not a number: %s\n", what, text);
-		exit(2);
-	}
-	return n;
-}
 
 static void usage(void)
 {
@@ -716,14 +704,13 @@ static void parse(int argc, char **argv, struct options *o)
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
 		if (c == 's') {
-			o->seed = number(optarg, "--seed");
-			o->seeded = true;
+			o->seed = rig_number(optarg, "--seed");
 		} else if (c == 'o') {
-			o->ops = number(optarg, "--ops");
+			o->ops = rig_number(optarg, "--ops");
 		} else if (c == 'r') {
-			o->rounds = number(optarg, "--rounds");
+			o->rounds = rig_number(optarg, "--rounds");
 		} else if (c == 't') {
-			o->threads = (unsigned)number(optarg, "--threads");
+			o->threads = (unsigned)rig_number(optarg, "--threads");
 		} else if (c == 'v') {
 			o->verbose = true;
 		} else {
@@ -750,13 +737,13 @@ static void print_counts(const struct model *m, const struct options *o, uint64_
 
 int main(int argc, char **argv)
 {
-	const char *env = getenv("CPC_TEST_OPS");
-	struct options o = {.ops = env ? number(env, "CPC_TEST_OPS") : 1000000};
+	struct options o = {.seed = rig_env("CPC_TEST_SEED", (uint64_t)time(NULL) * 1000003),
+			    .ops = rig_env("CPC_TEST_OPS", 1000000)};
 	static struct model m;
 	uint64_t done = 0, round = 0, nr;
 
-	o.seed = (uint64_t)time(NULL) * 1000003;
 	parse(argc, argv, &o);
+	printf("model: seed %llu\n", (unsigned long long)o.seed);
 	m.buf = malloc(BUF_BYTES);
 	m.buf2 = malloc(BUF_BYTES + 16384);
 	for (; done < o.ops && (!o.rounds || round < o.rounds); round++) {

@@ -117,6 +117,24 @@ static void keep_message(enum cpc_log_level level, const char *line)
 		fprintf(stderr, "  engine: %s\n", line);
 }
 
+uint64_t rig_number(const char *text, const char *what)
+{
+	char *end;
+	uint64_t n = strtoull(text, &end, 0);
+
+	if (*text >= '0' && *text <= '9' && !*end)
+		return n;
+	fprintf(stderr, "%s is not a number: %s\n", what, text);
+	exit(2);
+}
+
+uint64_t rig_env(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+
+	return text ? rig_number(text, name) : otherwise;
+}
+
 /* --- hooks --- */
 
 static _Atomic uint64_t engine_state;

@@ -40,6 +40,10 @@ _Noreturn void rig_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2
 			rig_fail(__VA_ARGS__);                                                     \
 	} while (0)
 
+/* The number that an option or variable of the environment says; what is none ends the program. */
+uint64_t rig_number(const char *text, const char *what);
+uint64_t rig_env(const char *name, uint64_t otherwise);
+
 /* --- the pool and its lives --- */
 
 struct rig {

@@ -420,25 +420,26 @@ static void go_back_to(struct trial *t, const struct event *e)
 	}
 }
 
-static void explore_event(struct trial *t, size_t number, unsigned per_event)
+static void explore_numbered(struct trial *t, size_t event, char kind, uint64_t state)
+{
+	snprintf(t->path, sizeof(t->path), "E%zu%c%llu", event, kind, (unsigned long long)state);
+	try_state(t, t->e->saved, kind, state);
+}
+
+/* All numbered states where they are few, else a sample; and random fates. */
+static void explore_event(struct trial *t, size_t event, unsigned per_event)
 {
 	struct rnd *rnd = &t->x->rnd;
-	const struct event *e = &t->w->event[number];
+	uint64_t nr;
 
-	go_back_to(t, e);
+	go_back_to(t, &t->w->event[event]);
 	t->x->events++;
-	for (unsigned i = 0; i < per_event; i++) {
-		char kind = rnd_percent(rnd, 60) ? 's' : 'r';
-		uint64_t state = rnd_below(rnd, 1000000);
-
-		if (kind == 's') {
-			cpc_powercut_restore(t->rig.pc, e->saved);
-			state = rnd_below(rnd, cpc_crash_nr_states(t->rig.pc));
-		}
-		snprintf(t->path, sizeof(t->path), "E%zu%c%llu", number, kind,
-			 (unsigned long long)state);
-		try_state(t, e->saved, kind, state);
-	}
+	cpc_powercut_restore(t->rig.pc, t->e->saved);
+	nr = cpc_crash_nr_states(t->rig.pc);
+	for (uint64_t i = 0; i < cpc_min_u64(nr, per_event); i++)
+		explore_numbered(t, event, 's', nr <= per_event ? i : rnd_below(rnd, nr));
+	for (uint64_t i = 0; nr > per_event && i < per_event / 2; i++)
+		explore_numbered(t, event, 'r', rnd_below(rnd, 1000000));
 }
 
 void explore(struct explorer *x, struct workload *w, unsigned per_event)

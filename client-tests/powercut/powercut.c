@@ -2,11 +2,12 @@
 /*
  * powercut: does what comes back after a power cut keep the promises?
  *
- *   powercut [--seed N] [--ops N] [--states N] [--state PATH]
+ *   powercut [--seed N] [--ops N] [--states N] [--per-instant N] [--state PATH]
  *
  * Runs workloads, small ones whose every device write is an instant to cut the power at, and long
- * ones of which some are, until --states states have been tried. A failure prints the command that
- * tries its state alone. See workload.h and explore.h.
+ * ones of which some are, until --states states have been tried (CPC_TEST_STATES). At an instant
+ * with up to --per-instant states all are tried. A failure prints the command that tries its state
+ * alone. See workload.h and explore.h.
  */
 #include "explore.h"
 
@@ -18,41 +19,32 @@
 struct options {
 	uint64_t seed, states;
 	unsigned ops; /* 0: drawn */
+	unsigned per_instant;
 	const char *state;
 };
-
-static uint64_t number(const char *text, const char *what)
-{
-	char *end;
-	uint64_t n = strtoull(text, &end, 0);
-
-	if (*text < '0' || *text > '9' || *end) {
-		fprintf(stderr, "powercut: %s is not a number: %s\n", what, text);
-		exit(2);
-	}
-	return n;
-}
 
 static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
-	    {"seed", 1, 0, 's'},  {"ops", 1, 0, 'o'}, {"states", 1, 0, 'n'},
-	    {"state", 1, 0, 'p'}, {NULL, 0, 0, 0},
+	    {"per-instant", 1, 0, 'i'}, {"seed", 1, 0, 's'},  {"ops", 1, 0, 'o'},
+	    {"states", 1, 0, 'n'},	{"state", 1, 0, 'p'}, {NULL, 0, 0, 0},
 	};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
 		if (c == 's') {
-			o->seed = number(optarg, "--seed");
+			o->seed = rig_number(optarg, "--seed");
 		} else if (c == 'o') {
-			o->ops = (unsigned)number(optarg, "--ops");
+			o->ops = (unsigned)rig_number(optarg, "--ops");
+		} else if (c == 'i') {
+			o->per_instant = (unsigned)rig_number(optarg, "--per-instant");
 		} else if (c == 'n') {
-			o->states = number(optarg, "--states");
+			o->states = rig_number(optarg, "--states");
 		} else if (c == 'p') {
 			o->state = optarg;
 		} else {
 			fprintf(stderr, "usage: powercut [--seed N] [--ops N] [--states N] "
-					"[--state PATH]\n");
+					"[--per-instant N] [--state PATH]\n");
 			exit(2);
 		}
 	}
@@ -71,7 +63,7 @@ static void run_workload(struct explorer *x, const struct options *o, uint64_t s
 	rig_set_rerun("%s --seed %llu --ops %u --states 1", x->program, (unsigned long long)seed,
 		      w.nr_ops);
 	workload_run(&w);
-	explore(x, &w, 12);
+	explore(x, &w, o->per_instant);
 	workload_free(&w);
 }
 
@@ -106,12 +98,14 @@ static void run_all(struct explorer *x, const struct options *o)
 
 int main(int argc, char **argv)
 {
-	const char *env = getenv("CPC_TEST_STATES");
-	struct options o = {.seed = (uint64_t)time(NULL) * 1009,
-			    .states = env ? number(env, "CPC_TEST_STATES") : 20000};
+	struct options o = {.seed = rig_env("CPC_TEST_SEED", (uint64_t)time(NULL) * 1009),
+			    .states =
+				rig_env("CPC_TEST_STATES", rig_env("CPC_TEST_OPS", 400000) / 20),
+			    .per_instant = 16};
 	struct explorer x = {.program = argv[0]};
 
 	parse(argc, argv, &o);
+	printf("powercut: seed %llu\n", (unsigned long long)o.seed);
 	if (o.state)
 		run_state(&x, &o);
 	else
