@@ -411,7 +411,6 @@ static void op_create(struct model *m)
 	if (ret == -ENOSPC && m->nr)
 		return;
 	rig_expect(ret == 0, "create %s: %s", names[name], err.text);
-	all_durable(m);
 	v = &m->volume[m->nr++];
 	v->name = name;
 	ref_init(&v->ref, size);
@@ -435,7 +434,6 @@ static void op_delete(struct model *m)
 	close_handle(m, v);
 	ret = cpc_pool_delete(m->rig.pool, name_of(v), &err);
 	rig_expect(ret == 0, "delete %s: %s", name_of(v), err.text);
-	all_durable(m);
 	forget_volume(m, v);
 }
 
@@ -451,7 +449,6 @@ static void op_rename(struct model *m)
 		return;
 	}
 	rig_expect(ret == 0, "rename %s: %s", name_of(v), err.text);
-	all_durable(m);
 	v->name = name;
 }
 
@@ -471,8 +468,9 @@ static void op_resize(struct model *m)
 	rig_expect(ret == 0, "resize %s from %llu to %llu: %s", name_of(v),
 		   (unsigned long long)v->ref.size, (unsigned long long)size, err.text);
 	if (size != v->ref.size) {
+		/* what was written before a resize comes before it */
+		ref_durable(&v->ref);
 		ref_resize(&v->ref, size);
-		all_durable(m);
 	}
 	open_handle(m, v);
 }

@@ -100,14 +100,13 @@ static void all_durable(struct workload *w)
 		w->floor[i] = w->ref[i].nr_ops;
 }
 
-/* The change of names[nr_names] has been answered. */
+/* The change of names[nr_names] has been answered: it is durable; it says nothing of data. */
 static void names_answered(struct workload *w, int ret, const struct cpc_error *err,
 			   const char *what)
 {
 	rig_expect(ret == 0, "%s: %s", what, err->text);
 	w->nr_names++;
 	w->changing = false;
-	all_durable(w);
 }
 
 static void open_handle(struct workload *w, unsigned object)
@@ -205,6 +204,8 @@ static void op_resize(struct workload *w)
 	ret = cpc_pool_resize(w->rig.pool, last_names(w)->object[object].name, size, true, &err);
 	w->ref[object].size = size;
 	names_answered(w, ret, &err, "resize");
+	/* what was written before a resize comes before it */
+	w->floor[object] = w->ref[object].nr_ops;
 	open_handle(w, object);
 }
 

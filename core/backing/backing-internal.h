@@ -18,8 +18,6 @@ unsigned cpc_iov_tail(struct iovec *out, const struct iovec *iov, unsigned nr, s
 void cpc_backing_count_read(struct cpc_backing *b, size_t len, int result);
 void cpc_backing_count_write(struct cpc_backing *b, size_t len, enum cpc_cause cause, int result);
 
-/* Closes the queues that cpc_ioq_put() kept. */
-void cpc_ioq_close_idle(struct cpc_backing *b);
 
 /* The process that holds a lock on the file behind `fd`, or 0. Best effort. */
 pid_t cpc_lock_holder(int fd);

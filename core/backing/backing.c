@@ -7,6 +7,7 @@
 #include "backing/backing.h"
 
 #include "backing/backing-internal.h"
+#include "backing/ioq.h"
 
 static void count(_Atomic uint64_t *counter, uint64_t n)
 {

@@ -66,6 +66,9 @@ struct cpc_ioq *cpc_ioq_get(struct cpc_backing *b);
 /* Waits for all and gives the queue back; a few are kept idle until the backing is closed. */
 void cpc_ioq_put(struct cpc_backing *b, struct cpc_ioq *q);
 
+/* Closes the idle queues: before a fork, which none may be carried over. */
+void cpc_ioq_close_idle(struct cpc_backing *b);
+
 /* Starts an operation. Context: reaps until there is room when `depth` are in flight. */
 void cpc_ioq_submit(struct cpc_ioq *q, struct cpc_io *io);
 

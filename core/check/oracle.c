@@ -226,6 +226,8 @@ static void look(struct cpc_oracle *o)
 	forget_below(o, super.transid);
 	if (!find_root(o, super.transid))
 		add_root(o, &super, &disk, super.transid);
+	/* One that is not stable yet: its write had not ended when this flush began. */
+	o->supers_written = o->roots.next->next != &o->roots;
 }
 
 /* Starts from what is on the device. */
@@ -266,6 +268,11 @@ static int slot_of(const struct cpc_oracle *o, uint64_t block)
 	return -1;
 }
 
+static bool all_zero(const uint8_t *block)
+{
+	return block[0] == 0 && !memcmp(block, block + 1, CPC_BLOCK_SIZE - 1);
+}
+
 static void judge_super(struct cpc_oracle *o, int slot, const uint8_t *data)
 {
 	const struct root *stable = cpc_list_first(&o->roots, struct root, node);
@@ -280,6 +287,8 @@ static void judge_super(struct cpc_oracle *o, int slot, const uint8_t *data)
 			  slot, stable->super.transid);
 		return;
 	}
+	if (all_zero(data)) /* an open wipes the pieces of a torn one */
+		return;
 	if (cpc_super_decode(&super, disk, (uint32_t)slot, o->nr_blocks << CPC_BLOCK_SHIFT, &why)) {
 		violation(o, "a superblock written to slot %d is damaged: %s", slot, why);
 		return;

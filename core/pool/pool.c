@@ -15,6 +15,8 @@
 
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "backing/ioq.h"
+#include "log/log.h"
 #include "volume/engine.h"
 
 /* Commits that a new name waits for in a full pool. */
@@ -221,13 +223,154 @@ static int add_found(void *ctx, const struct cpc_volume_item *item)
 	entry = entry_new(item->name, item->id);
 	if (!entry)
 		return -ENOMEM;
-	ret = cpc_engine_add_volume(pool->engine, item, false, &entry->vol);
+	ret = cpc_engine_add_volume(pool->engine, item, &entry->vol);
 	if (ret) {
 		entry_free(entry);
 		return ret;
 	}
 	table_insert(pool, entry);
 	return 0;
+}
+
+/* --- replay --- */
+
+static struct entry *find_id(struct cpc_pool *pool, uint64_t id)
+{
+	for (size_t i = 0; i < pool->nr; i++) {
+		if (pool->table[i]->id == id)
+			return pool->table[i];
+	}
+	return NULL;
+}
+
+/* A cut that was on its way when its volume was deleted stands behind the deletion: nobody's. */
+static int replay_run(void *ctx, uint64_t volume, struct cpc_run *run)
+{
+	struct cpc_pool *pool = ctx;
+	struct entry *entry = find_id(pool, volume);
+
+	if (entry)
+		return cpc_engine_replay_run(entry->vol, run);
+	if (volume >= pool->next_volume)
+		return -EUCLEAN;
+	if (!pool->opts.read_only)
+		cpc_engine_replay_drop(pool->engine, run);
+	return 0;
+}
+
+static int replay_create(struct cpc_pool *pool, uint64_t id, const void *payload, uint32_t len)
+{
+	struct cpc_volume_item item;
+	int ret = cpc_volume_item_decode(&item, id, payload, len);
+
+	if (!ret && (find_id(pool, id) || id >= UINT32_MAX || !cpc_node_ptr_empty(&item.root)))
+		ret = -EUCLEAN;
+	if (!ret)
+		ret = add_found(pool, &item);
+	if (ret)
+		return ret;
+	cpc_engine_replay_created(find_id(pool, id)->vol);
+	if (id >= pool->next_volume)
+		cpc_engine_set_next_volume(pool->engine, pool->next_volume = id + 1);
+	return 0;
+}
+
+static int replay_rename(struct cpc_pool *pool, struct entry *entry, const void *payload,
+			 uint32_t len)
+{
+	char *fresh;
+
+	if (!cpc_name_valid(payload, len))
+		return -EUCLEAN;
+	fresh = cpc_zalloc(len + 1);
+	if (!fresh)
+		return -ENOMEM;
+	memcpy(fresh, payload, len);
+	if (find(pool, fresh)) {
+		cpc_free(fresh);
+		return -EUCLEAN;
+	}
+	cpc_engine_replay_name(entry->vol, fresh);
+	cpc_free(table_rename(pool, entry, fresh));
+	return 0;
+}
+
+static int replay_name(void *ctx, enum cpc_log_entry_type type, uint64_t volume, uint64_t size,
+		       const void *payload, uint32_t len)
+{
+	struct cpc_pool *pool = ctx;
+	struct entry *entry;
+
+	if (type == CPC_LOG_CREATE)
+		return replay_create(pool, volume, payload, len);
+	entry = find_id(pool, volume);
+	if (!entry)
+		return -EUCLEAN;
+	if (type == CPC_LOG_RENAME)
+		return replay_rename(pool, entry, payload, len);
+	if (type == CPC_LOG_RESIZE)
+		return cpc_engine_replay_size(entry->vol, size);
+	cpc_engine_replay_deleted(entry->vol);
+	table_remove(pool, entry);
+	entry_free(entry);
+	return 0;
+}
+
+/* A long log may hold more than there is memory for maps: some of it is committed on the way. */
+static int replay_batch(void *ctx, uint64_t seq, uint64_t position)
+{
+	struct cpc_pool *pool = ctx;
+
+	cpc_engine_replay_to(pool->engine, pool->store->super.nonce, seq, position);
+	if (pool->opts.read_only || !cpc_engine_maps_full(pool->engine))
+		return 0;
+	return cpc_engine_commit(pool->engine, false);
+}
+
+/* Nothing is answered before start_log has committed it under a new nonce: a serving pool never
+ * stands on replayed state, and its log starts empty. */
+static int replay_accepted(struct cpc_pool *pool, struct cpc_log_replay *r)
+{
+	const struct cpc_log_handler handler = {
+	    .run = replay_run, .name = replay_name, .batch = replay_batch, .ctx = pool};
+	int ret = pool->opts.read_only ? 0 : cpc_log_claim(r);
+
+	if (!ret && !pool->opts.read_only)
+		ret = cpc_log_move_data(r, !cpc_engine_replay_room(pool->engine, r->entries));
+	if (!ret)
+		ret = cpc_log_replay_run(r, &handler);
+	for (size_t i = 0; !ret && i < r->nr_moves; i++)
+		cpc_engine_replay_free(pool->engine, r->move[i].from, r->move[i].nr);
+	return ret;
+}
+
+static int start_log(struct cpc_pool *pool, uint64_t position)
+{
+	int ret;
+
+	cpc_engine_replay_to(pool->engine, pool->store->nonce, 0, position);
+	ret = cpc_engine_commit(pool->engine, false);
+	return ret ? ret : cpc_engine_start_log(pool->engine);
+}
+
+static int replay(struct cpc_pool *pool, struct cpc_error *err)
+{
+	struct cpc_log_replay r;
+	const char *why = "";
+	int ret = cpc_log_scan(pool->store, &r, &why);
+
+	if (ret)
+		return fail(err, ret, "%s: %s; run coppice check", why,
+			    ret == -EUCLEAN ? "damaged" : strerror(-ret));
+	ret = replay_accepted(pool, &r);
+	if (!ret && !pool->opts.read_only)
+		ret = start_log(pool, r.end_position);
+	cpc_log_replay_destroy(&r);
+	/* The process may fork before it goes on; rings must not go with it. */
+	cpc_ioq_close_idle(pool->backing);
+	return ret ? fail(err, ret, "replaying the log: %s",
+			  ret == -EUCLEAN ? "damaged; run coppice check" : strerror(-ret))
+		   : 0;
 }
 
 /* Three quarters for data; nodes and extent maps share the rest. */
@@ -270,7 +413,7 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 			    ret == -EUCLEAN ? "damaged" : strerror(-ret));
 	pool->next_volume = pool->store->super.next_volume;
 	memcpy(pool->label, pool->store->super.label, sizeof(pool->label));
-	return 0;
+	return replay(pool, err);
 }
 
 int cpc_pool_open_backing(struct cpc_backing *backing, const struct cpc_pool_options *opts,
@@ -389,9 +532,13 @@ static int check_size(uint64_t *size, struct cpc_error *err)
 	return 0;
 }
 
-static int commit_failed(struct cpc_error *err, int ret, const char *what, const char *name)
+/* The device did not take it: either nothing has changed, or the change is there and a later flush,
+ * or a crash, decides whether it stays. */
+static int not_durable(struct cpc_error *err, int ret, const char *what, const char *name,
+		       bool applied)
 {
-	return fail(err, ret, "%s of '%s' could not be made durable: %s", what, name,
+	return fail(err, ret, "%s of '%s' %s: %s", what, name,
+		    applied ? "is done but could not be made durable" : "failed",
 		    strerror(ret == -EUCLEAN ? EIO : -ret));
 }
 
@@ -437,24 +584,21 @@ static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *ite
 {
 	struct entry *entry = entry_new(item->name, item->id);
 	int ret = entry ? table_reserve(pool) : -ENOMEM;
+	bool applied = false;
 
-	/* An id is used up even if the commit fails: it may be durable all the same. And before the
-	 * volume is there to be taken by a commit. */
-	cpc_engine_set_next_volume(pool->engine, ++pool->next_volume);
-	if (!ret)
-		ret = cpc_engine_add_volume(pool->engine, item, true, &entry->vol);
 	if (ret) {
 		if (entry)
 			entry_free(entry);
 		return fail(err, ret, "out of memory");
 	}
-	ret = cpc_engine_commit(pool->engine, false);
-	if (ret && cpc_engine_withdraw(entry->vol)) {
+	/* An id is used up even if this fails, and before a commit can meet the volume. */
+	cpc_engine_set_next_volume(pool->engine, ++pool->next_volume);
+	ret = cpc_engine_create_volume(pool->engine, item, &entry->vol, &applied);
+	if (applied)
+		table_insert(pool, entry);
+	else
 		entry_free(entry);
-		return commit_failed(err, ret, "creation", item->name);
-	}
-	table_insert(pool, entry);
-	return 0;
+	return ret ? not_durable(err, ret, "creation", item->name, applied) : 0;
 }
 
 static int create_locked(struct cpc_pool *pool, const char *name, uint64_t size,
@@ -473,7 +617,7 @@ static int create_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 	if (ret == -ENOSPC)
 		return fail(err, ret, "the pool is full: trim or delete something first");
 	if (ret)
-		return commit_failed(err, ret, "creation", name);
+		return not_durable(err, ret, "creation", name, false);
 	if (create_item(pool, name, size, &item))
 		return fail(err, -EIO, "no random numbers for a uuid");
 	return create_entry(pool, &item, err);
@@ -498,6 +642,7 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 			 struct cpc_error *err)
 {
 	struct entry *entry;
+	bool applied = false;
 	char *fresh;
 	int ret = may_change(pool, err);
 
@@ -511,15 +656,9 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 	fresh = copy_name(new_name);
 	if (!fresh)
 		return fail(err, -ENOMEM, "out of memory");
-	cpc_engine_set_name(entry->vol, new_name);
-	ret = cpc_engine_commit(pool->engine, false);
-	if (ret) {
-		cpc_engine_set_name(entry->vol, old_name);
-		cpc_free(fresh);
-		return commit_failed(err, ret, "renaming", old_name);
-	}
-	cpc_free(table_rename(pool, entry, fresh));
-	return 0;
+	ret = cpc_engine_rename(entry->vol, new_name, &applied);
+	cpc_free(applied ? table_rename(pool, entry, fresh) : fresh);
+	return ret ? not_durable(err, ret, "renaming", old_name, applied) : 0;
 }
 
 int cpc_pool_rename(struct cpc_pool *pool, const char *old_name, const char *new_name,
@@ -561,6 +700,7 @@ static void open_door(struct cpc_pool *pool, struct entry *entry)
 static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_error *err)
 {
 	struct entry *entry;
+	bool applied = false;
 	int ret = may_change(pool, err);
 
 	if (ret)
@@ -571,16 +711,14 @@ static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_err
 	ret = close_door(pool, entry, "deleted", err);
 	if (ret)
 		return ret;
-	cpc_engine_mark_deleted(entry->vol);
-	ret = cpc_engine_commit(pool->engine, false);
-	if (ret && cpc_engine_undelete(entry->vol)) {
+	ret = cpc_engine_delete(entry->vol, &applied);
+	if (applied) {
+		table_remove(pool, entry);
+		entry_free(entry);
+	} else {
 		open_door(pool, entry);
-		return commit_failed(err, ret, "deletion", name);
 	}
-	table_remove(pool, entry);
-	cpc_engine_remove_volume(entry->vol);
-	entry_free(entry);
-	return 0;
+	return ret ? not_durable(err, ret, "deletion", name, applied) : 0;
 }
 
 int cpc_pool_delete(struct cpc_pool *pool, const char *name, struct cpc_error *err)
@@ -596,18 +734,20 @@ int cpc_pool_delete(struct cpc_pool *pool, const char *name, struct cpc_error *e
 static int shrink(struct cpc_pool *pool, struct entry *entry, uint64_t size, struct cpc_error *err)
 {
 	int ret = close_door(pool, entry, "shrunk", err);
+	bool applied;
 
 	if (ret)
 		return ret;
-	ret = cpc_engine_truncate(entry->vol, size);
+	ret = cpc_engine_truncate(entry->vol, size, &applied);
 	open_door(pool, entry);
-	return ret ? commit_failed(err, ret, "shrinking", entry->name) : 0;
+	return ret ? not_durable(err, ret, "shrinking", entry->name, applied) : 0;
 }
 
 static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size, bool may_shrink,
 			 struct cpc_error *err)
 {
 	struct entry *entry;
+	bool applied;
 	uint64_t old;
 	int ret = may_change(pool, err);
 
@@ -626,8 +766,8 @@ static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 			    name, (unsigned long long)old);
 	if (size < old)
 		return shrink(pool, entry, size, err);
-	ret = cpc_engine_grow(entry->vol, size);
-	return ret ? commit_failed(err, ret, "growing", name) : 0;
+	ret = cpc_engine_grow(entry->vol, size, &applied);
+	return ret ? not_durable(err, ret, "growing", name, applied) : 0;
 }
 
 int cpc_pool_resize(struct cpc_pool *pool, const char *name, uint64_t size, bool may_shrink,

@@ -66,6 +66,19 @@ static void emit_backing(const struct emitter *out, struct cpc_store *store)
 	value(out, "backing.flushes_repair", f.flushes[CPC_FLUSH_REPAIR]);
 }
 
+static void emit_log(const struct emitter *out, const struct cpc_log_stats *s)
+{
+	value(out, "log.size", s->size);
+	value(out, "log.used", s->used);
+	value(out, "log.records", s->records);
+	value(out, "log.entries", s->entries);
+	value(out, "log.bytes", s->bytes);
+	value(out, "log.marks", s->marks);
+	value(out, "log.flushes_joined", s->flushes_joined);
+	value(out, "log.last_seq", s->last_seq);
+	value(out, "log.durable_seq", s->durable_seq);
+}
+
 static void emit_transaction(const struct emitter *out, struct cpc_store *store)
 {
 	struct cpc_hist_summary s;
@@ -127,6 +140,7 @@ void cpc_pool_stats(struct cpc_pool *pool, void (*emit)(void *ctx, const struct 
 	cpc_eb_stats(store->ebc, &eb);
 	emit_client(&out, &s);
 	emit_backing(&out, store);
+	emit_log(&out, &s.log);
 	value(&out, "open_us", cpc_pool_open_us(pool));
 	emit_transaction(&out, store);
 	emit_engine(&out, &s);

@@ -224,6 +224,29 @@ int cpc_space_mark_busy(struct cpc_space *space, uint64_t block, uint64_t nr)
 	return err;
 }
 
+int cpc_space_claim(struct cpc_space *space, uint64_t block, uint64_t nr)
+{
+	struct piece p;
+	int err = 0;
+
+	if (!in_data(space, block, nr))
+		return -EUCLEAN;
+	cpc_mutex_lock(&space->lock);
+	for_each_piece (p, block, nr) {
+		err = cpc_space_group_load(space, p.group);
+		if (err)
+			break;
+		if (cpc_bitmap_count_range(space->groups[p.group].bitmaps->busy, p.start, p.len)) {
+			err = -EUCLEAN;
+			break;
+		}
+		cpc_space_group_set_busy(space, p.group, p.start, p.len, true);
+		cpc_space_group_update(space, p.group);
+	}
+	cpc_mutex_unlock(&space->lock);
+	return err;
+}
+
 /* False for a bad group, where nothing is done; any other has been loaded by an earlier call. */
 static bool group_counts(const struct cpc_space *space, uint64_t group)
 {

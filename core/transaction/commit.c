@@ -108,25 +108,10 @@ static int run_ops_next(void *ctx, struct cpc_tree_op *op)
 
 static int put_volume_item(struct cpc_commit *c, const struct cpc_volume_item *item)
 {
-	uint8_t value[sizeof(struct cpc_disk_volume) + CPC_NAME_MAX];
-	struct cpc_disk_volume *disk = (void *)value;
-	size_t len = strlen(item->name);
+	uint8_t value[CPC_VOLUME_VALUE_MAX];
+	uint32_t size = cpc_volume_item_encode(item, c->transid, value);
 
-	memset(value, 0, sizeof(value));
-	cpc_put_le64(&disk->size, item->size);
-	cpc_put_le64(&disk->flags, item->flags);
-	cpc_put_le64(&disk->created, item->created);
-	cpc_put_le64(&disk->generation, c->transid);
-	cpc_put_le64(&disk->limit, item->limit);
-	cpc_put_le64(&disk->origin, item->origin);
-	cpc_put_le64(&disk->snapshot_of, item->snapshot_of);
-	cpc_put_le64(&disk->dead_blocks, item->dead_blocks);
-	cpc_ptr_encode(&disk->root, &item->root);
-	memcpy(disk->uuid, item->uuid, CPC_UUID_SIZE);
-	disk->name_len = (uint8_t)len;
-	memcpy(disk->name, item->name, len);
-	return cpc_root_ops_put(&c->root_ops, cpc_root_key(CPC_ITEM_VOLUME, item->id), value,
-				(uint32_t)(sizeof(*disk) + len));
+	return cpc_root_ops_put(&c->root_ops, cpc_root_key(CPC_ITEM_VOLUME, item->id), value, size);
 }
 
 static int delete_volume(struct cpc_commit *c, struct cpc_commit_volume *v)
@@ -380,7 +365,9 @@ int cpc_store_commit(struct cpc_store *store, struct cpc_commit_request *req)
 		ret = make_pins(&c);
 	if (!ret) {
 		c.super.transid = c.transid;
-		c.super.nonce = store->nonce;
+		c.super.nonce = req->nonce;
+		c.super.log_seq = c.super.log_durable = req->log_seq;
+		c.super.log_position = req->log_position;
 		c.super.next_volume = req->next_volume;
 		c.super.next_drop = c.next_drop;
 		c.super.used_blocks = new_used_blocks(&c);

@@ -166,6 +166,48 @@ static int write_settled(struct cpc_store *store, struct cpc_disk_super *disk)
 	return ret;
 }
 
+static bool all_zero(const struct cpc_disk_super *disk)
+{
+	const uint8_t *p = (const void *)disk;
+
+	return p[0] == 0 && !memcmp(p, p + 1, sizeof(*disk) - 1);
+}
+
+/*
+ * A slot that holds pieces of a superblock: of a commit that never became durable, whose transid is
+ * about to be used again. A torn write over the pieces could make that superblock whole, after the
+ * nodes that it names have been overwritten. So they go before anything is allocated.
+ */
+static int wipe_slot(struct cpc_store *store, unsigned ring, uint32_t slot,
+		     struct cpc_disk_super *buf, bool *wiped)
+{
+	uint64_t bytenr = cpc_geometry_super(&store->geo, ring, slot);
+	struct cpc_super super;
+	const char *why;
+
+	if (slot == store->super.slot ||
+	    cpc_backing_read(store->backing, bytenr, buf, sizeof(*buf)))
+		return 0;
+	if (all_zero(buf) ||
+	    !cpc_super_decode(&super, buf, slot, cpc_backing_size(store->backing), &why))
+		return 0;
+	*wiped = true;
+	memset(buf, 0, sizeof(*buf));
+	return cpc_fe_write(&store->fe, bytenr, buf, sizeof(*buf), CPC_CAUSE_SUPER, NULL);
+}
+
+static int wipe_pieces(struct cpc_store *store, struct cpc_disk_super *buf)
+{
+	bool wiped = false;
+	int ret = 0;
+
+	for (unsigned i = 0; !ret && i < 2 * CPC_SUPER_SLOTS; i++)
+		ret = wipe_slot(store, i / CPC_SUPER_SLOTS, i % CPC_SUPER_SLOTS, buf, &wiped);
+	if (!ret && wiped)
+		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_OPEN);
+	return ret;
+}
+
 static int settle_super(struct cpc_store *store)
 {
 	/* the second one to read into */
@@ -176,6 +218,8 @@ static int settle_super(struct cpc_store *store)
 		return -ENOMEM;
 	cpc_super_encode(&disk[0], &store->super);
 	ret = write_settled(store, disk);
+	if (!ret)
+		ret = wipe_pieces(store, &disk[1]);
 	cpc_free(disk);
 	return ret;
 }
@@ -317,6 +361,28 @@ int cpc_volume_item_decode(struct cpc_volume_item *item, uint64_t id, const void
 	memcpy(item->uuid, disk->uuid, CPC_UUID_SIZE);
 	memcpy(item->name, disk->name, disk->name_len);
 	return item->size == 0 || item->size > CPC_VOLUME_SIZE_MAX ? -EUCLEAN : 0;
+}
+
+uint32_t cpc_volume_item_encode(const struct cpc_volume_item *item, uint64_t generation,
+				uint8_t value[CPC_VOLUME_VALUE_MAX])
+{
+	struct cpc_disk_volume *disk = (void *)value;
+	size_t len = strlen(item->name);
+
+	memset(value, 0, CPC_VOLUME_VALUE_MAX);
+	cpc_put_le64(&disk->size, item->size);
+	cpc_put_le64(&disk->flags, item->flags);
+	cpc_put_le64(&disk->created, item->created);
+	cpc_put_le64(&disk->generation, generation);
+	cpc_put_le64(&disk->limit, item->limit);
+	cpc_put_le64(&disk->origin, item->origin);
+	cpc_put_le64(&disk->snapshot_of, item->snapshot_of);
+	cpc_put_le64(&disk->dead_blocks, item->dead_blocks);
+	cpc_ptr_encode(&disk->root, &item->root);
+	memcpy(disk->uuid, item->uuid, CPC_UUID_SIZE);
+	disk->name_len = (uint8_t)len;
+	memcpy(disk->name, item->name, len);
+	return (uint32_t)(sizeof(*disk) + len);
 }
 
 int cpc_store_for_each_volume(struct cpc_store *store,

@@ -125,6 +125,11 @@ int cpc_store_for_each_volume(struct cpc_store *store,
 int cpc_volume_item_decode(struct cpc_volume_item *item, uint64_t id, const void *value,
 			   uint32_t size);
 
+#define CPC_VOLUME_VALUE_MAX (sizeof(struct cpc_disk_volume) + CPC_NAME_MAX)
+/* Fills a volume's value; `generation` is that of the transaction. Return: its size. */
+uint32_t cpc_volume_item_encode(const struct cpc_volume_item *item, uint64_t generation,
+				uint8_t value[CPC_VOLUME_VALUE_MAX]);
+
 /* --- commit --- */
 
 struct cpc_commit_volume {
@@ -137,9 +142,11 @@ struct cpc_commit_volume {
 struct cpc_commit_request {
 	struct cpc_commit_volume *volumes;
 	size_t nr_volumes;
-	uint64_t next_volume; /* next volume id to put into the superblock */
-	bool clean;	      /* the last commit before a close */
-	uint32_t drop_budget; /* nodes of the drop list to free, at most */
+	uint64_t next_volume;		/* next volume id to put into the superblock */
+	uint64_t nonce;			/* of the log that log_seq counts in */
+	uint64_t log_seq, log_position; /* the trees contain the log up to here */
+	bool clean;			/* the last commit before a close */
+	uint32_t drop_budget;		/* nodes of the drop list to free, at most */
 	/* out */
 	uint64_t transid;
 	struct cpc_pins *pins; /* one reference, the caller's; NULL: nothing freed */

@@ -3,7 +3,7 @@
  * cut: a volume's dirty state as of one instant, and its way to the pool.
  *
  *            freeze()           gather()            write            publish()
- *   (dirty) ---------> FROZEN ---------> GATHERED ---------> WRITTEN ---------> (clean, mapped)
+ *   (dirty) ---------> FROZEN ---------> GATHERED ---------> WRITTEN ---------> (logged, mapped)
  *
  * Freeze is a barrier: new tickets wait, running ones end (they are memory operations only), the
  * epoch goes up by one, and all DELALLOC, with the space and memory it is charged, moves to
@@ -21,6 +21,10 @@
 #define FREEZE	     (1ull << 63)
 #define GATHER_BATCH 256u
 
+/* Up to so many blocks data and record are written together; more would hold up the flushes of
+ * others, which wait for every record numbered before theirs. */
+#define SMALL_BLOCKS 64u
+
 enum cut_state { CUT_FROZEN, CUT_GATHERED, CUT_WRITTEN };
 
 struct cpc_cut {
@@ -28,7 +32,9 @@ struct cpc_cut {
 	struct cpc_volume *vol;
 	uint64_t epoch;
 	enum cut_state state;
-	size_t nr, cap; /* buffers; cap is enough for all that may be dirty */
+	bool numbered;	    /* its record has a sequence number */
+	uint64_t log_bytes; /* of the ring, promised to its changes */
+	size_t nr, cap;	    /* buffers; cap is enough for all that may be dirty */
 	struct cpc_buf **bufs;
 };
 
@@ -57,8 +63,10 @@ uint64_t cpc_ticket_take(struct cpc_volume *vol)
 
 static void stop_tickets(struct cpc_volume *vol)
 {
-	atomic_fetch_or(&vol->tickets, FREEZE);
 	cpc_mutex_lock(&vol->ticket_lock);
+	while (atomic_load(&vol->tickets) & FREEZE)
+		cpc_cond_wait(&vol->ticket_cond, &vol->ticket_lock);
+	atomic_fetch_or(&vol->tickets, FREEZE);
 	while (atomic_load(&vol->tickets) != FREEZE)
 		cpc_cond_wait(&vol->ticket_cond, &vol->ticket_lock);
 	cpc_mutex_unlock(&vol->ticket_lock);
@@ -84,6 +92,17 @@ static void cut_free(struct cpc_cut *cut)
 	cpc_free(cut);
 }
 
+/* Kept for the next cut: one follows another, and this is a lot of memory to take and touch. */
+static void cut_done(struct cpc_cut *cut)
+{
+	struct cpc_volume *vol = cut->vol;
+
+	if (vol->spare_cut)
+		cut_free(cut);
+	else
+		vol->spare_cut = cut;
+}
+
 static const void *cut_data(struct cpc_data_writer *w, size_t i)
 {
 	struct cpc_cut *cut = cpc_container_of(w, struct cpc_cut, writer);
@@ -102,8 +121,12 @@ static void cut_written(struct cpc_data_writer *w, uint32_t nr)
 
 static struct cpc_cut *cut_new(struct cpc_volume *vol)
 {
-	struct cpc_cut *cut = cpc_zalloc(sizeof(*cut));
+	struct cpc_cut *cut = vol->spare_cut;
 
+	vol->spare_cut = NULL;
+	if (cut)
+		return cut;
+	cut = cpc_zalloc(sizeof(*cut));
 	if (!cut)
 		return NULL;
 	/* Whoever dirties a block has reserved it within the limit. */
@@ -132,8 +155,11 @@ static int freeze(struct cpc_volume *vol, struct cpc_cut *cut)
 	stop_tickets(vol);
 	cut->epoch = atomic_load(&vol->epoch);
 	ret = cpc_io_tree_clear(&vol->io_tree, 0, CPC_IO_TREE_END, CPC_IO_DELALLOC, NULL, &cs);
-	if (!ret)
+	if (!ret) {
 		atomic_store(&vol->epoch, cut->epoch + 1);
+		cut->log_bytes = atomic_exchange(&vol->log_bytes, 0);
+		atomic_store(&vol->has_direct, false);
+	}
 	allow_tickets(vol);
 	if (ret)
 		return ret;
@@ -202,55 +228,253 @@ static int build_run(struct cpc_cut *cut, struct cpc_run **run)
 	return cpc_run_builder_finish(&b, run);
 }
 
-static int link_run(struct cpc_cut *cut)
+/* Never goes back: an empty cut may end behind a shrink that came later. */
+static void raise_published(struct cpc_volume *vol, uint64_t epoch)
 {
-	struct cpc_view *next = cpc_view_alloc();
-	struct cpc_run *run = NULL;
-	int ret = next ? build_run(cut, &run) : -ENOMEM;
+	uint64_t now = atomic_load(&vol->published);
 
-	if (!ret)
-		ret = cpc_view_reserve(cut->vol);
-	if (ret) {
-		cpc_run_put(run);
-		cpc_free(next);
-		return ret;
-	}
-	cpc_view_link(cut->vol, next, run, cut->epoch, true);
-	return 0;
+	while (now < epoch && !atomic_compare_exchange_weak(&vol->published, &now, epoch))
+		;
 }
 
-/* Published before anything of it can be evicted. */
-static int publish(struct cpc_cut *cut)
+/* What it takes to publish, all of it taken before the record has a number. */
+struct publication {
+	struct cpc_view *next;
+	struct cpc_run *run; /* NULL: only direct runs */
+	struct cpc_log_batch batch;
+};
+
+/* Direct runs of the cut's epoch, oldest first, then its own: later entries win. */
+static void log_runs(struct cpc_cut *cut, struct publication *p)
+{
+	struct cpc_view *view = cpc_view_get(cut->vol);
+	uint64_t id = cut->vol->item.id;
+
+	for (unsigned i = view->nr; i > 0; i--) {
+		const struct cpc_view_run *r = &view->runs[i - 1];
+
+		if (r->epoch == cut->epoch && !r->cut)
+			cpc_log_batch_run(&p->batch, id, r->run);
+	}
+	cpc_view_put(cut->vol, view);
+	if (p->run)
+		cpc_log_batch_run(&p->batch, id, p->run);
+}
+
+static void publication_abort(struct cpc_cut *cut, struct publication *p)
+{
+	if (p->next)
+		cpc_view_unreserve(cut->vol);
+	cpc_free(p->next);
+	cpc_run_put(p->run);
+	cpc_log_batch_destroy(&p->batch);
+}
+
+static int prepare(struct cpc_cut *cut, struct publication *p)
+{
+	int ret = 0;
+
+	memset(p, 0, sizeof(*p));
+	cpc_log_batch_init(&p->batch, cut->vol->engine->log);
+	if (cut->nr)
+		ret = build_run(cut, &p->run);
+	if (!ret && cut->nr) {
+		p->next = cpc_view_alloc();
+		ret = p->next ? cpc_view_reserve(cut->vol) : -ENOMEM;
+		if (ret) {
+			cpc_free(p->next);
+			p->next = NULL;
+		}
+	}
+	if (!ret) {
+		log_runs(cut, p);
+		ret = cpc_log_batch_end(&p->batch);
+	}
+	if (ret)
+		publication_abort(cut, p);
+	return ret;
+}
+
+/* Published before anything of it can be evicted, and before the log counts it as completed. */
+static void link_cut(struct cpc_cut *cut, struct publication *p)
 {
 	struct cpc_volume *vol = cut->vol;
-	int ret = cut->nr ? link_run(cut) : 0;
 
-	if (ret)
-		return ret;
-	atomic_store(&vol->published, cut->epoch);
+	if (p->run)
+		cpc_view_link(vol, p->next, p->run, cut->epoch, true);
+	raise_published(vol, cut->epoch);
+	if (p->batch.nr_pieces)
+		atomic_store(&vol->last_seq, p->batch.last_seq);
+}
+
+static void end_cut(struct cpc_cut *cut)
+{
+	struct cpc_volume *vol = cut->vol;
+
+	cpc_log_unreserve(vol->engine->log, cut->log_bytes);
 	for (size_t i = 0; i < cut->nr; i += GATHER_BATCH)
 		cpc_cache_written(vol, cut->bufs + i, cpc_min_u64(GATHER_BATCH, cut->nr - i));
 	vol->cut = NULL;
-	cut_free(cut);
+	cut_done(cut);
 	/* Without memory there are just more runs. */
 	cpc_view_compact(vol);
-	return 0;
+	if (cpc_log_wants_commit(vol->engine->log))
+		cpc_kick_commit(vol->engine);
+}
+
+/* The record has been written, or not: view, log, done. */
+static int conclude(struct cpc_cut *cut, struct publication *p, int ret)
+{
+	struct cpc_engine *e = cut->vol->engine;
+
+	link_cut(cut, p);
+	if (p->batch.nr_pieces)
+		cpc_log_complete(e->log, &p->batch, ret);
+	if (ret)
+		cpc_engine_break(e, "a log record cannot be written");
+	cpc_log_batch_destroy(&p->batch);
+	end_cut(cut);
+	return ret;
+}
+
+/* The data is there. A record that has a number must be written. */
+static int publish(struct cpc_cut *cut)
+{
+	struct cpc_engine *e = cut->vol->engine;
+	struct publication p;
+	int ret = prepare(cut, &p);
+
+	if (ret)
+		return ret;
+	if (p.batch.nr_pieces) {
+		cpc_assert(p.batch.len <= cut->log_bytes);
+		ret = cpc_log_append(e->log, &p.batch);
+		if (ret) {
+			publication_abort(cut, &p);
+			return ret;
+		}
+		ret = cpc_log_write(e->log, &p.batch);
+	}
+	return conclude(cut, &p, ret);
+}
+
+/*
+ * Data and record of a small cut go out together: who waits for a flush waits for one round trip
+ * less. Replay verifies the data, so the order in which they land does not matter; the log counts
+ * the record as completed only when both are there.
+ */
+static int write_both(struct cpc_cut *cut, struct cpc_ioq *ioq, struct publication *p)
+{
+	struct cpc_engine *e = cut->vol->engine;
+	int result = 0, ret = prepare(cut, p);
+
+	if (!ret) {
+		cpc_assert(p->batch.len <= cut->log_bytes);
+		ret = cpc_log_append(e->log, &p->batch);
+		if (ret)
+			publication_abort(cut, p);
+	}
+	if (ret) {
+		cpc_ioq_wait(ioq);
+		return ret;
+	}
+	cut->numbered = true;
+	cpc_log_submit(e->log, &p->batch, ioq, &result);
+	cpc_ioq_wait(ioq);
+	return result;
+}
+
+/* The data did not land where the numbered record says: once more elsewhere, same record. */
+static int rewrite_both(struct cpc_cut *cut, struct publication *p)
+{
+	struct publication again;
+	int ret;
+
+	memset(cut->writer.bytenr, 0, cut->nr * sizeof(*cut->writer.bytenr));
+	ret = cpc_data_write_all(&cut->writer);
+	if (!ret)
+		ret = prepare(cut, &again);
+	if (ret)
+		return ret;
+	ret = cpc_log_batch_renumber(&again.batch, &p->batch);
+	if (ret) {
+		publication_abort(cut, &again);
+		return ret;
+	}
+	publication_abort(cut, p);
+	*p = again;
+	return cpc_log_write(cut->vol->engine->log, &p->batch);
+}
+
+/* A numbered record names data that is nowhere: nothing more is written. The cut's buffers stay,
+ * and what they hold can be read. */
+static int give_up(struct cpc_cut *cut, struct publication *p, int ret)
+{
+	cpc_log_complete(cut->vol->engine->log, &p->batch, ret);
+	cpc_engine_break(cut->vol->engine, "data of a logged change cannot be written");
+	publication_abort(cut, p);
+	return ret;
+}
+
+/* Return: 1 when the cut is not one for this way, nothing done. */
+static int finish_small(struct cpc_cut *cut)
+{
+	struct cpc_backing *backing = cut->vol->engine->store->backing;
+	struct cpc_ioq *ioq = cpc_ioq_get(backing);
+	struct publication p;
+	int ret;
+
+	if (!ioq || cpc_data_write_begin(&cut->writer, ioq)) {
+		if (ioq)
+			cpc_ioq_put(backing, ioq);
+		return 1;
+	}
+	cut->numbered = false;
+	ret = write_both(cut, ioq, &p);
+	cpc_ioq_put(backing, ioq);
+	if (!cut->numbered) {
+		/* the data may be there; what is not will be written by the next call */
+		if (cut->writer.error)
+			memset(cut->writer.bytenr, 0, cut->nr * sizeof(*cut->writer.bytenr));
+		else
+			cut->state = CUT_WRITTEN;
+		return ret;
+	}
+	if (cut->writer.error) {
+		ret = rewrite_both(cut, &p);
+		if (ret)
+			return give_up(cut, &p, ret);
+	} else if (ret) {
+		ret = cpc_log_write(cut->vol->engine->log, &p.batch);
+	}
+	return conclude(cut, &p, ret);
 }
 
 static int finish(struct cpc_cut *cut)
 {
-	int ret = 0;
+	int ret = 1;
 
 	if (cut->state == CUT_FROZEN)
 		gather(cut);
+	if (cut->state == CUT_GATHERED && cut->nr && cut->nr <= SMALL_BLOCKS &&
+	    cut->writer.reserved == cut->nr)
+		ret = finish_small(cut);
+	if (ret <= 0)
+		return ret;
 	if (cut->state == CUT_GATHERED) {
-		if (cut->nr)
-			ret = cpc_data_write_all(&cut->writer);
+		ret = cut->nr ? cpc_data_write_all(&cut->writer) : 0;
 		if (ret)
 			return ret;
 		cut->state = CUT_WRITTEN;
 	}
 	return publish(cut);
+}
+
+/* Nothing has changed since the last finished cut. */
+static bool nothing_to_cut(struct cpc_volume *vol)
+{
+	return !atomic_load(&vol->dirty_blocks) && !atomic_load(&vol->has_direct) &&
+	       atomic_load(&vol->published) + 1 == atomic_load(&vol->epoch);
 }
 
 int cpc_cut(struct cpc_volume *vol)
@@ -261,15 +485,81 @@ int cpc_cut(struct cpc_volume *vol)
 	cpc_mutex_lock(&vol->writeback_lock);
 	if (vol->cut)
 		ret = finish(vol->cut);
-	if (!ret && !cpc_volume_clean(vol)) {
+	if (!ret && !nothing_to_cut(vol)) {
 		cut = cut_new(vol);
 		ret = cut ? freeze(vol, cut) : -ENOMEM;
-		if (ret)
-			cut_free(cut);
-		else
+		if (ret && cut)
+			cut_done(cut);
+		else if (!ret)
 			ret = finish(cut);
 	}
 	cpc_mutex_unlock(&vol->writeback_lock);
+	return ret;
+}
+
+/*
+ * Who comes while a cut runs shares the next one: the running one may have frozen before. Leader
+ * and followers as with commits.
+ */
+int cpc_cut_shared(struct cpc_volume *vol)
+{
+	uint64_t target;
+	int ret;
+
+	/* dirty is looked at before published: see cpc_volume_clean */
+	if (nothing_to_cut(vol))
+		return 0;
+	cpc_mutex_lock(&vol->flush_lock);
+	target = vol->cuts_started + 1;
+	while (vol->cutting && vol->cuts_finished < target)
+		cpc_cond_wait(&vol->flush_cond, &vol->flush_lock);
+	if (vol->cuts_finished >= target) {
+		ret = vol->last_good_cut >= target ? 0 : vol->cut_error;
+		cpc_mutex_unlock(&vol->flush_lock);
+		return ret;
+	}
+	vol->cutting = true;
+	vol->cuts_started++;
+	cpc_mutex_unlock(&vol->flush_lock);
+	ret = cpc_cut(vol);
+	cpc_mutex_lock(&vol->flush_lock);
+	vol->cutting = false;
+	vol->cuts_finished = vol->cuts_started;
+	vol->cut_error = ret;
+	if (!ret)
+		vol->last_good_cut = vol->cuts_started;
+	cpc_cond_broadcast(&vol->flush_cond);
+	cpc_mutex_unlock(&vol->flush_lock);
+	return ret;
+}
+
+void cpc_cut_link(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run *run)
+{
+	uint64_t epoch;
+
+	stop_tickets(vol);
+	epoch = atomic_load(&vol->epoch);
+	cpc_view_link(vol, next, run, epoch, true);
+	atomic_store(&vol->epoch, epoch + 1);
+	raise_published(vol, epoch);
+	allow_tickets(vol);
+}
+
+int cpc_log_change(struct cpc_volume *vol, struct cpc_log_batch *batch, void (*apply)(void *ctx),
+		   void *ctx, uint64_t *seq)
+{
+	struct cpc_engine *e = vol->engine;
+	int ret = cpc_log_append(e->log, batch);
+
+	if (ret)
+		return ret;
+	ret = cpc_log_write(e->log, batch);
+	if (!ret)
+		apply(ctx);
+	cpc_log_complete(e->log, batch, ret);
+	if (ret)
+		cpc_engine_break(e, "a log record cannot be written");
+	*seq = batch->last_seq;
 	return ret;
 }
 
@@ -278,11 +568,14 @@ void cpc_cut_destroy(struct cpc_volume *vol)
 {
 	struct cpc_cut *cut = vol->cut;
 
+	cut_free(vol->spare_cut);
+	vol->spare_cut = NULL;
 	if (!cut)
 		return;
 	if (cut->state == CUT_FROZEN)
 		gather(cut);
 	cpc_cache_written(vol, cut->bufs, cut->nr);
+	cpc_log_unreserve(vol->engine->log, cut->log_bytes);
 	vol->cut = NULL;
 	cut_free(cut);
 }

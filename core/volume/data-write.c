@@ -99,6 +99,24 @@ static int alloc_run(struct cpc_data_writer *w, uint32_t want, uint64_t *block, 
 	return ret;
 }
 
+int cpc_data_write_begin(struct cpc_data_writer *w, struct cpc_ioq *ioq)
+{
+	struct cpc_space *space = w->engine->store->space;
+	uint32_t nr = (uint32_t)w->nr, got;
+	uint64_t block;
+	int ret = cpc_space_alloc_reserved(space, CPC_SPACE_DATA, nr, nr, &block, &got);
+
+	if (ret)
+		return ret;
+	w->reserved -= nr;
+	w->error = 0;
+	w->ioq = ioq;
+	for (uint32_t i = 0; i < nr; i++)
+		w->bytenr[i] = (block + i) << CPC_BLOCK_SHIFT;
+	submit(w, 0, nr, block);
+	return 0;
+}
+
 static int write_round(struct cpc_data_writer *w)
 {
 	size_t i = 0;

@@ -124,6 +124,8 @@ static struct cpc_volume *volume_new(struct cpc_engine *e, const struct cpc_volu
 	cpc_mutex_init(&vol->writeback_lock, "writeback", CPC_RANK_WRITEBACK);
 	cpc_mutex_init(&vol->merge_lock, "merge", CPC_RANK_MERGE);
 	cpc_mutex_init(&vol->view_lock, "view", CPC_RANK_VIEW);
+	cpc_mutex_init(&vol->flush_lock, "flush", CPC_RANK_FLUSH);
+	cpc_cond_init(&vol->flush_cond);
 	cpc_xa_init(&vol->cache);
 	cpc_list_init(&vol->displaced);
 	cpc_list_init(&vol->views);
@@ -153,15 +155,13 @@ static void count_tree(struct cpc_engine *e, const struct cpc_node_ptr *ptr, int
 		atomic_store(&e->max_level, ptr->level);
 }
 
-int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item, bool is_new,
+int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
 			  struct cpc_volume **out)
 {
 	struct cpc_volume *vol = volume_new(e, item);
 
 	if (!vol)
 		return -ENOMEM;
-	vol->item_dirty = is_new;
-	vol->committed = !is_new;
 	count_tree(e, &item->root, 1);
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_add_tail(&e->volumes, &vol->node);
@@ -182,6 +182,8 @@ static void volume_free(struct cpc_epoch_entry *entry)
 static void volume_destroy(struct cpc_volume *vol)
 {
 	cpc_cut_destroy(vol);
+	if (vol->engine->log)
+		cpc_log_unreserve(vol->engine->log, atomic_load(&vol->log_bytes));
 	/* What is still dirty is lost: the volume is gone, or the engine ends without a commit. */
 	cpc_cache_remove(vol, 0, 1ull << 52, UINT64_MAX);
 	while (!cpc_list_empty(&vol->displaced)) {
@@ -199,6 +201,8 @@ static void volume_destroy(struct cpc_volume *vol)
 	cpc_mutex_destroy(&vol->writeback_lock);
 	cpc_mutex_destroy(&vol->merge_lock);
 	cpc_mutex_destroy(&vol->view_lock);
+	cpc_mutex_destroy(&vol->flush_lock);
+	cpc_cond_destroy(&vol->flush_cond);
 	/* The clock of the data cache may still look at it. */
 	cpc_epoch_retire(&vol->retired, volume_free);
 }
@@ -215,13 +219,6 @@ static void part(struct cpc_volume *vol)
 	cpc_mutex_unlock(&e->volumes_lock);
 }
 
-static void rejoin(struct cpc_volume *vol)
-{
-	cpc_mutex_lock(&vol->engine->volumes_lock);
-	vol->apart = false;
-	cpc_mutex_unlock(&vol->engine->volumes_lock);
-}
-
 void cpc_engine_remove_volume(struct cpc_volume *vol)
 {
 	struct cpc_engine *e = vol->engine;
@@ -233,57 +230,6 @@ void cpc_engine_remove_volume(struct cpc_volume *vol)
 	atomic_fetch_sub(&e->nr_volumes, 1);
 	count_tree(e, &vol->item.root, -1);
 	volume_destroy(vol);
-}
-
-bool cpc_engine_withdraw(struct cpc_volume *vol)
-{
-	part(vol);
-	if (vol->committed) {
-		rejoin(vol);
-		return false;
-	}
-	cpc_engine_remove_volume(vol);
-	return true;
-}
-
-void cpc_engine_mark_deleted(struct cpc_volume *vol)
-{
-	cpc_mutex_lock(&vol->item_lock);
-	vol->deleted = true;
-	vol->item_version++;
-	cpc_mutex_unlock(&vol->item_lock);
-}
-
-bool cpc_engine_undelete(struct cpc_volume *vol)
-{
-	part(vol);
-	if (vol->gone)
-		return false;
-	cpc_mutex_lock(&vol->item_lock);
-	vol->deleted = false;
-	vol->item_version++;
-	cpc_mutex_unlock(&vol->item_lock);
-	rejoin(vol);
-	return true;
-}
-
-void cpc_engine_set_name(struct cpc_volume *vol, const char *name)
-{
-	cpc_mutex_lock(&vol->item_lock);
-	snprintf(vol->item.name, sizeof(vol->item.name), "%s", name);
-	vol->item_dirty = true;
-	vol->item_version++;
-	cpc_mutex_unlock(&vol->item_lock);
-}
-
-void cpc_engine_set_size(struct cpc_volume *vol, uint64_t size)
-{
-	cpc_mutex_lock(&vol->item_lock);
-	vol->item.size = size;
-	vol->item_dirty = true;
-	vol->item_version++;
-	cpc_mutex_unlock(&vol->item_lock);
-	atomic_store(&vol->size, size);
 }
 
 void cpc_engine_get_item(struct cpc_volume *vol, struct cpc_volume_item *item)
@@ -337,8 +283,13 @@ struct commit_volume {
 	struct cpc_volume *vol;
 	struct cpc_view *next;
 	struct cpc_run *run;
+	/* as of the mark */
+	struct cpc_volume_item item;
 	uint64_t version;
-	bool changed;
+	bool deleted, dirty;
+
+	bool changed; /* part of the request */
+	bool remove;  /* deleted for good, and nobody else will free it */
 };
 
 struct commit {
@@ -359,72 +310,42 @@ uint64_t cpc_dropped_blocks(struct cpc_engine *e)
 	return nr;
 }
 
-/* Holds every volume that exists now. */
-static int collect_volumes(struct commit *c)
+static int alloc_volumes(struct commit *c)
 {
-	struct cpc_engine *e = c->e;
-	struct cpc_list *pos;
-	size_t count = 0;
-
-	cpc_mutex_lock(&e->volumes_lock);
-	cpc_list_for_each (pos, &e->volumes)
-		count++;
-	cpc_mutex_unlock(&e->volumes_lock);
-	c->cap = count + 1;
 	c->vols = cpc_alloc_array(c->cap, sizeof(*c->vols));
 	c->req.volumes = cpc_alloc_array(c->cap, sizeof(*c->req.volumes));
 	if (!c->vols || !c->req.volumes)
 		return -ENOMEM;
 	memset(c->vols, 0, c->cap * sizeof(*c->vols));
 	memset(c->req.volumes, 0, c->cap * sizeof(*c->req.volumes));
-	cpc_mutex_lock(&e->volumes_lock);
-	cpc_list_for_each (pos, &e->volumes) {
-		struct cpc_volume *vol = cpc_list_entry(pos, struct cpc_volume, node);
-
-		/* one added since the count is for the next commit */
-		if (c->nr == c->cap)
-			break;
-		if (vol->apart)
-			continue;
-		vol->users++;
-		c->vols[c->nr++].vol = vol;
-	}
-	cpc_mutex_unlock(&e->volumes_lock);
 	return 0;
 }
 
-static int cut_all(struct commit *c)
+static int cut_all(struct cpc_engine *e)
 {
+	struct cpc_volume *vol = NULL;
 	int ret = 0;
 
-	for (size_t i = 0; i < c->nr && !ret; i++)
-		ret = cpc_cut(c->vols[i].vol);
+	while (!ret && (vol = cpc_volume_next(e, vol)))
+		ret = cpc_cut(vol);
+	cpc_volume_walk_end(e, vol);
 	return ret;
 }
 
-static int freeze_volume(struct commit *c, struct commit_volume *cv)
+/* Notes one volume's state at the instant of the freeze. */
+static void mark_volume(struct commit *c, struct cpc_volume *vol)
 {
-	struct cpc_commit_volume *req = &c->req.volumes[c->req.nr_volumes];
-	struct cpc_volume *vol = cv->vol;
-	int ret;
+	struct commit_volume *cv = &c->vols[c->nr++];
 
-	cv->next = cpc_view_alloc();
-	ret = cv->next ? cpc_view_freeze(vol, &cv->run) : -ENOMEM;
-	if (ret)
-		return ret;
+	cv->vol = vol;
+	vol->users++;
+	vol->freeze_epoch = atomic_load(&vol->published);
 	cpc_mutex_lock(&vol->item_lock);
 	cv->version = vol->item_version;
-	req->item = vol->item;
-	req->deleted = vol->deleted;
-	req->run = vol->deleted ? NULL : cv->run;
-	cv->changed = cv->run || vol->item_dirty || vol->deleted;
-	/* an earlier commit has deleted it, and its owner has not come by yet */
-	if (vol->gone)
-		cv->changed = false;
+	cv->item = vol->item;
+	cv->deleted = vol->deleted;
+	cv->dirty = (vol->item_dirty || vol->deleted) && !vol->gone;
 	cpc_mutex_unlock(&vol->item_lock);
-	if (cv->changed)
-		c->req.nr_volumes++;
-	return 0;
 }
 
 static void take_dropped(struct commit *c)
@@ -433,6 +354,82 @@ static void take_dropped(struct commit *c)
 	c->dropped = c->e->dropped;
 	cpc_blockset_init(&c->e->dropped, c->dropped.nr_groups);
 	cpc_mutex_unlock(&c->e->dropped_lock);
+}
+
+/* Everything up to one place in the log, and nothing behind it. */
+static int mark_all(struct commit *c)
+{
+	struct cpc_engine *e = c->e;
+	struct cpc_list *pos;
+	int ret;
+
+	cpc_mutex_lock(&e->volumes_lock);
+	c->cap = 1;
+	cpc_list_for_each (pos, &e->volumes)
+		c->cap++;
+	ret = alloc_volumes(c);
+	if (!ret) {
+		cpc_list_for_each (pos, &e->volumes) {
+			struct cpc_volume *vol = cpc_list_entry(pos, struct cpc_volume, node);
+
+			if (!vol->apart)
+				mark_volume(c, vol);
+		}
+		take_dropped(c);
+		c->req.next_volume = atomic_load(&e->next_volume);
+	}
+	cpc_mutex_unlock(&e->volumes_lock);
+	return ret;
+}
+
+/* No batch is in flight and no merge runs meanwhile: flushes wait for a few microseconds. */
+static int commit_mark(struct commit *c)
+{
+	struct cpc_engine *e = c->e;
+	int ret;
+
+	cpc_merges_hold(e);
+	if (e->log) {
+		cpc_log_freeze(e->log, &c->req.log_seq, &c->req.log_position);
+		c->req.nonce = e->store->nonce;
+	} else {
+		c->req.log_seq = e->replay.seq;
+		c->req.log_position = e->replay.position;
+		c->req.nonce = e->replay.nonce;
+	}
+	ret = mark_all(c);
+	if (e->log)
+		cpc_log_thaw(e->log);
+	cpc_merges_allow(e);
+	return ret;
+}
+
+/* What the merge of runs that are all taken drops, no record behind the mark names. */
+static void drop_taken(void *ctx, uint64_t bytenr, uint64_t nr_blocks)
+{
+	struct commit *c = ctx;
+
+	if (cpc_blockset_add(&c->dropped, bytenr >> CPC_BLOCK_SHIFT, nr_blocks))
+		cpc_warn("out of memory: %llu blocks stay unused until the next open",
+			 (unsigned long long)nr_blocks);
+}
+
+static int freeze_volume(struct commit *c, struct commit_volume *cv)
+{
+	struct cpc_commit_volume *req = &c->req.volumes[c->req.nr_volumes];
+	int ret;
+
+	cv->next = cpc_view_alloc();
+	ret = cv->next ? cpc_view_freeze(cv->vol, drop_taken, c, &cv->run) : -ENOMEM;
+	if (ret)
+		return ret;
+	req->item = cv->item;
+	req->deleted = cv->deleted;
+	req->run = cv->deleted ? NULL : cv->run;
+	cv->changed = cv->dirty || (cv->run && !cv->deleted);
+	if (cv->changed)
+		c->req.nr_volumes++;
+	return 0;
 }
 
 static void give_back_dropped(struct commit *c)
@@ -475,11 +472,12 @@ static void item_committed(struct commit_volume *cv, const struct cpc_commit_vol
 	cpc_mutex_lock(&vol->item_lock);
 	if (vol->item_version == cv->version)
 		vol->item_dirty = false;
-	vol->committed = true;
-	if (req->deleted)
+	if (req->deleted) {
 		vol->gone = true;
-	else
+		cv->remove = vol->orphan;
+	} else {
 		vol->item.root = req->new_root;
+	}
 	cpc_mutex_unlock(&vol->item_lock);
 }
 
@@ -536,8 +534,7 @@ static void commit_end(struct commit *c)
 	for (size_t i = 0; i < c->nr; i++) {
 		struct commit_volume *cv = &c->vols[i];
 
-		if (cv->run)
-			cpc_view_thaw(cv->vol, NULL, cv->run, false, NULL, NULL);
+		cpc_view_thaw(cv->vol, NULL, cv->run, false, NULL, NULL);
 		cpc_free(cv->next);
 	}
 	cpc_mutex_lock(&e->volumes_lock);
@@ -545,6 +542,10 @@ static void commit_end(struct commit *c)
 		c->vols[i].vol->users--;
 	cpc_cond_broadcast(&e->volumes_cond);
 	cpc_mutex_unlock(&e->volumes_lock);
+	for (size_t i = 0; i < c->nr; i++) {
+		if (c->vols[i].remove)
+			cpc_engine_remove_volume(c->vols[i].vol);
+	}
 	cpc_blockset_destroy(&c->dropped);
 	cpc_free(c->vols);
 	cpc_free(c->req.volumes);
@@ -553,15 +554,13 @@ static void commit_end(struct commit *c)
 static int commit_once(struct cpc_engine *e, bool clean)
 {
 	struct commit c = {.e = e};
-	int ret = collect_volumes(&c);
+	int ret = e->log ? cut_all(e) : 0;
 
 	cpc_blockset_init(&c.dropped, e->store->geo.nr_groups);
-	c.req.next_volume = atomic_load(&e->next_volume);
 	c.req.clean = clean;
 	c.req.drop_budget = CPC_DROP_BUDGET;
 	if (!ret)
-		ret = cut_all(&c);
-	take_dropped(&c);
+		ret = commit_mark(&c);
 	for (size_t i = 0; i < c.nr && !ret; i++)
 		ret = freeze_volume(&c, &c.vols[i]);
 	if (!ret)
@@ -577,6 +576,8 @@ static int commit_once(struct cpc_engine *e, bool clean)
 	else
 		publish(&c);
 	commit_end(&c);
+	if (!ret && e->log)
+		cpc_log_committed(e->log, c.req.log_seq, c.req.log_position);
 	if (!ret)
 		cpc_reserve_committed(e);
 	return ret;
@@ -645,43 +646,6 @@ int cpc_engine_commit(struct cpc_engine *e, bool clean)
 	return ret;
 }
 
-int cpc_engine_truncate(struct cpc_volume *vol, uint64_t size)
-{
-	struct cpc_engine *e = vol->engine;
-	uint64_t old = cpc_volume_size(vol);
-	int ret;
-
-	cpc_mutex_lock(&e->commit_lock);
-	lead_or_wait(e, UINT64_MAX);
-	cpc_mutex_unlock(&e->commit_lock);
-	/* No commit can come between the hole and the size. */
-	ret = cpc_punch_tail(vol, size);
-	if (!ret) {
-		cpc_engine_set_size(vol, size);
-		ret = atomic_load(&e->broken) ? -EIO : commit_once(e, false);
-		if (ret)
-			cpc_engine_set_size(vol, old);
-	}
-	cpc_mutex_lock(&e->commit_lock);
-	end_lead(e, ret);
-	cpc_mutex_unlock(&e->commit_lock);
-	return ret;
-}
-
-int cpc_engine_grow(struct cpc_volume *vol, uint64_t size)
-{
-	uint64_t old = cpc_volume_size(vol);
-	int ret = cpc_zero_tail(vol);
-
-	if (ret)
-		return ret;
-	cpc_engine_set_size(vol, size);
-	ret = cpc_engine_commit(vol->engine, false);
-	if (ret)
-		cpc_engine_set_size(vol, old);
-	return ret;
-}
-
 /* --- threads --- */
 
 void cpc_kick_writeback(struct cpc_engine *e)
@@ -701,6 +665,16 @@ void cpc_kick_commit(struct cpc_engine *e)
 		return;
 	cpc_mutex_lock(&e->thread_lock);
 	cpc_cond_signal(&e->committer_cond);
+	cpc_mutex_unlock(&e->thread_lock);
+}
+
+void cpc_kick_mark(struct cpc_engine *e)
+{
+	if (atomic_load_explicit(&e->want_mark, memory_order_relaxed) ||
+	    atomic_exchange(&e->want_mark, true))
+		return;
+	cpc_mutex_lock(&e->thread_lock);
+	cpc_cond_signal(&e->marker_cond);
 	cpc_mutex_unlock(&e->thread_lock);
 }
 
@@ -738,6 +712,7 @@ int cpc_write_out(struct cpc_engine *e)
 
 #define WRITEBACK_IDLE_NS 1000000000ull
 #define RETRY_NS	  100000000ull
+#define MARK_IDLE_NS	  3600000000000ull
 
 static void *run_writeback(void *arg)
 {
@@ -764,12 +739,12 @@ static bool item_is_dirty(struct cpc_volume *vol)
 	bool dirty;
 
 	cpc_mutex_lock(&vol->item_lock);
-	dirty = vol->item_dirty;
+	dirty = (vol->item_dirty || vol->deleted) && !vol->gone;
 	cpc_mutex_unlock(&vol->item_lock);
 	return dirty;
 }
 
-static bool anything_to_commit(struct cpc_engine *e)
+bool cpc_anything_to_commit(struct cpc_engine *e)
 {
 	struct cpc_store_info info;
 	struct cpc_volume *vol = NULL;
@@ -786,7 +761,22 @@ static bool anything_to_commit(struct cpc_engine *e)
 
 int cpc_engine_commit_if_dirty(struct cpc_engine *e)
 {
-	return anything_to_commit(e) ? cpc_engine_commit(e, false) : 0;
+	return cpc_anything_to_commit(e) ? cpc_engine_commit(e, false) : 0;
+}
+
+/* Sleeps until a flush asks for a mark, then until the log has been quiet for long enough. */
+static void *run_marks(void *arg)
+{
+	struct cpc_engine *e = arg;
+	uint64_t wait_ns = UINT64_MAX;
+
+	while (
+	    wait_for_work(e, &e->marker_cond, &e->want_mark, cpc_min_u64(wait_ns, MARK_IDLE_NS))) {
+		wait_ns = UINT64_MAX;
+		if (!atomic_load(&e->broken))
+			cpc_log_mark(e->log, &wait_ns);
+	}
+	return NULL;
 }
 
 static void *run_commits(void *arg)
@@ -803,7 +793,7 @@ static void *run_commits(void *arg)
 		uint64_t before = info.dropped_blocks;
 
 		dropping = false;
-		if (atomic_load(&e->broken) || !anything_to_commit(e))
+		if (atomic_load(&e->broken) || !cpc_anything_to_commit(e))
 			continue;
 		cpc_engine_commit(e, false);
 		cpc_store_info(e->store, &info);
@@ -812,38 +802,45 @@ static void *run_commits(void *arg)
 	return NULL;
 }
 
+static void stop_threads(struct cpc_engine *e, unsigned nr)
+{
+	cpc_mutex_lock(&e->thread_lock);
+	e->stop = true;
+	cpc_cond_signal(&e->writeback_cond);
+	cpc_cond_signal(&e->committer_cond);
+	cpc_cond_signal(&e->marker_cond);
+	cpc_mutex_unlock(&e->thread_lock);
+	while (nr)
+		pthread_join(e->thread[--nr], NULL);
+}
+
 int cpc_engine_start(struct cpc_engine *e)
 {
-	int ret;
+	static const struct {
+		const char *name;
+		void *(*run)(void *);
+	} threads[CPC_ENGINE_THREADS] = {
+	    {"cpc-writeback", run_writeback}, {"cpc-commit", run_commits}, {"cpc-mark", run_marks}};
 
 	if (e->opts.no_threads || e->opts.read_only || e->started)
 		return 0;
-	ret = cpc_thread_start(&e->writeback_thread, "cpc-writeback", run_writeback, e);
-	if (ret)
-		return ret;
-	ret = cpc_thread_start(&e->commit_thread, "cpc-commit", run_commits, e);
-	e->started = !ret;
-	if (ret) {
-		cpc_mutex_lock(&e->thread_lock);
-		e->stop = true;
-		cpc_cond_signal(&e->writeback_cond);
-		cpc_mutex_unlock(&e->thread_lock);
-		pthread_join(e->writeback_thread, NULL);
+	for (unsigned i = 0; i < CPC_ENGINE_THREADS; i++) {
+		int ret = cpc_thread_start(&e->thread[i], threads[i].name, threads[i].run, e);
+
+		if (ret) {
+			stop_threads(e, i);
+			return ret;
+		}
 	}
-	return ret;
+	e->started = true;
+	return 0;
 }
 
 void cpc_engine_stop(struct cpc_engine *e)
 {
 	if (!e->started)
 		return;
-	cpc_mutex_lock(&e->thread_lock);
-	e->stop = true;
-	cpc_cond_signal(&e->writeback_cond);
-	cpc_cond_signal(&e->committer_cond);
-	cpc_mutex_unlock(&e->thread_lock);
-	pthread_join(e->writeback_thread, NULL);
-	pthread_join(e->commit_thread, NULL);
+	stop_threads(e, CPC_ENGINE_THREADS);
 	e->started = false;
 }
 
@@ -864,6 +861,9 @@ static void init_locks(struct cpc_engine *e)
 	cpc_mutex_init(&e->thread_lock, "threads", CPC_RANK_LEAF);
 	cpc_cond_init(&e->writeback_cond);
 	cpc_cond_init(&e->committer_cond);
+	cpc_cond_init(&e->marker_cond);
+	cpc_mutex_init(&e->merge_gate, "merge gate", CPC_RANK_MERGE_GATE);
+	cpc_cond_init(&e->merge_cond);
 }
 
 int cpc_engine_create(struct cpc_store *store, const struct cpc_engine_options *opts,
@@ -883,6 +883,8 @@ int cpc_engine_create(struct cpc_store *store, const struct cpc_engine_options *
 	cpc_list_init(&e->volumes);
 	cpc_blockset_init(&e->dropped, store->geo.nr_groups);
 	atomic_init(&e->next_volume, store->super.next_volume);
+	cpc_engine_replay_to(e, store->super.nonce, store->super.log_seq,
+			     store->super.log_position);
 	ret = cpc_memory_init(&e->memory, opts->data_bytes);
 	if (ret) {
 		cpc_engine_destroy(e);
@@ -902,7 +904,52 @@ void cpc_engine_destroy(struct cpc_engine *e)
 	while (e->nr_bounce_idle)
 		cpc_free(e->bounce_idle[--e->nr_bounce_idle]);
 	cpc_blockset_destroy(&e->dropped);
+	if (e->log)
+		cpc_log_destroy(e->log);
 	cpc_free(e);
+}
+
+void cpc_engine_replay_to(struct cpc_engine *e, uint64_t nonce, uint64_t seq, uint64_t position)
+{
+	e->replay.nonce = nonce;
+	e->replay.seq = seq;
+	e->replay.position = position;
+}
+
+int cpc_engine_replay_run(struct cpc_volume *vol, struct cpc_run *run)
+{
+	struct cpc_view *next = cpc_view_alloc();
+	int ret = next ? cpc_view_reserve(vol) : -ENOMEM;
+
+	if (ret) {
+		cpc_free(next);
+		return ret;
+	}
+	cpc_cut_link(vol, next, cpc_run_get(run));
+	return cpc_view_compact(vol);
+}
+
+void cpc_engine_replay_free(struct cpc_engine *e, uint64_t block, uint64_t nr)
+{
+	cpc_view_drop(e, block << CPC_BLOCK_SHIFT, nr);
+}
+
+void cpc_engine_replay_drop(struct cpc_engine *e, const struct cpc_run *run)
+{
+	for (size_t i = 0; i < run->nr_entries; i++) {
+		if (run->entries[i].bytenr)
+			cpc_view_drop(e, run->entries[i].bytenr, run->entries[i].nr);
+	}
+}
+
+bool cpc_engine_maps_full(struct cpc_engine *e)
+{
+	return atomic_load(&e->map_bytes) > e->opts.map_bytes;
+}
+
+int cpc_engine_start_log(struct cpc_engine *e)
+{
+	return cpc_log_create(e->store, &e->log);
 }
 
 void cpc_engine_set_next_volume(struct cpc_engine *e, uint64_t id)
@@ -953,6 +1000,8 @@ void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *s)
 	s->memory_bytes += e->nr_bounce * (uint64_t)CPC_BOUNCE_SIZE;
 	cpc_mutex_unlock(&e->bounce_lock);
 	sum_io_trees(e, s);
+	if (e->log)
+		cpc_log_get_stats(e->log, &s->log);
 	cpc_hist_summary(&e->read_us, &s->read_us);
 	cpc_hist_summary(&e->write_us, &s->write_us);
 	cpc_hist_summary(&e->flush_us, &s->flush_us);

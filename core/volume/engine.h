@@ -21,6 +21,7 @@
 
 #include "lib/hist.h"
 #include "lib/lock.h"
+#include "log/log.h"
 #include "transaction/store.h"
 #include "volume/volume.h"
 
@@ -58,28 +59,46 @@ int cpc_engine_commit_if_dirty(struct cpc_engine *e);
 
 /* --- volumes of the engine: pool calls these with its names lock held --- */
 
-/* Makes the volume known; is_new: its item is written by the next commit. */
-int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item, bool is_new,
+/* Makes a volume known that the pool contains (open, replay). */
+int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
 			  struct cpc_volume **out);
-/* The next commit deletes it. No handle is open and none is opened any more. */
-void cpc_engine_mark_deleted(struct cpc_volume *vol);
+
 /*
- * Take back what could not be committed: a volume added as new, which is then forgotten, and a
- * mark. Return: false: too late, a commit that was running has made it durable, and it stays; the
- * volume has been deleted. Context: waits for a running commit.
+ * Changes of names and sizes. Each is one entry of the log and one device flush. *applied says
+ * whether the change has been made in memory and may be on the device, also on error: then the
+ * flush failed, and a later one, or a crash, decides.
  */
-bool cpc_engine_withdraw(struct cpc_volume *vol);
-bool cpc_engine_undelete(struct cpc_volume *vol);
-/* Forgets a volume: its deletion is durable, or the engine ends. */
-void cpc_engine_remove_volume(struct cpc_volume *vol);
-/* Changes name or size in memory; the next commit writes the item. */
-void cpc_engine_set_name(struct cpc_volume *vol, const char *name);
-void cpc_engine_set_size(struct cpc_volume *vol, uint64_t size);
-/* Shrinks and commits: the hole for the tail and the size are one change. No handle is open. On
- * error the size is the old one, the tail may be gone. */
-int cpc_engine_truncate(struct cpc_volume *vol, uint64_t size);
-/* Grows and commits; what becomes visible reads as zeroes. */
-int cpc_engine_grow(struct cpc_volume *vol, uint64_t size);
+int cpc_engine_create_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
+			     struct cpc_volume **out, bool *applied);
+int cpc_engine_rename(struct cpc_volume *vol, const char *name, bool *applied);
+/* No handle is open and none is opened any more. Once applied the volume is not the caller's any
+ * more: the commit that makes its deletion durable frees it. */
+int cpc_engine_delete(struct cpc_volume *vol, bool *applied);
+/* No handle is open. The hole for the tail and the size are one change. */
+int cpc_engine_truncate(struct cpc_volume *vol, uint64_t size, bool *applied);
+/* What becomes visible reads as zeroes. */
+int cpc_engine_grow(struct cpc_volume *vol, uint64_t size, bool *applied);
+
+/* --- replay: before the log is started, single-threaded --- */
+/* A commit from now on says that the trees contain the old log up to here. */
+void cpc_engine_replay_to(struct cpc_engine *e, uint64_t nonce, uint64_t seq, uint64_t position);
+/* Keeps places for the nodes of a commit of so many changes. False: the pool is too full to use
+ * more than that commit needs. */
+bool cpc_engine_replay_room(struct cpc_engine *e, uint64_t entries);
+int cpc_engine_replay_run(struct cpc_volume *vol, struct cpc_run *run);
+/* Blocks of the pool, or of a run that belongs to nobody, become free with the next commit. */
+void cpc_engine_replay_free(struct cpc_engine *e, uint64_t block, uint64_t nr);
+void cpc_engine_replay_drop(struct cpc_engine *e, const struct cpc_run *run);
+void cpc_engine_replay_name(struct cpc_volume *vol, const char *name);
+int cpc_engine_replay_size(struct cpc_volume *vol, uint64_t size);
+/* A created volume's item is written by the next commit; a deleted one's goes with it. */
+void cpc_engine_replay_created(struct cpc_volume *vol);
+void cpc_engine_replay_deleted(struct cpc_volume *vol);
+/* True when extent maps are over their bound: commit, then go on. */
+bool cpc_engine_maps_full(struct cpc_engine *e);
+/* From now on changes are logged, behind what the newest superblock contains. */
+int cpc_engine_start_log(struct cpc_engine *e);
+
 void cpc_engine_get_item(struct cpc_volume *vol, struct cpc_volume_item *item);
 /* Bytes mapped or dirty. */
 uint64_t cpc_engine_volume_used(struct cpc_volume *vol);
@@ -93,6 +112,7 @@ struct cpc_engine_stats {
 	uint64_t data_errors;
 	uint64_t write_wait_us;
 	uint64_t io_trims, io_wakeups, io_wakeups_skipped;
+	struct cpc_log_stats log;
 	struct cpc_hist_summary read_us, write_us, flush_us, clear_ns, set_ns;
 };
 void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *stats);

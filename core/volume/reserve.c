@@ -24,6 +24,7 @@
 #define OVERWRITE_SHARE 16u
 #define OVERWRITE_MAX	((64ull << 20) >> CPC_BLOCK_SHIFT)
 #define COMMIT_TRIES	6
+#define LOG_TRIES	100 /* others may take what a commit has freed */
 
 /* A leaf entry of one block, item header included. */
 #define ENTRY_BYTES 32u
@@ -135,6 +136,11 @@ void cpc_reserve_committed(struct cpc_engine *e)
 		cpc_space_reserve_keeping(space, 0, 0, least_places(e, pending, 0));
 }
 
+bool cpc_engine_replay_room(struct cpc_engine *e, uint64_t entries)
+{
+	return !cpc_space_reserve_keeping(e->store->space, 0, 0, least_places(e, entries, 0));
+}
+
 static bool may_help(struct cpc_engine *e, uint64_t own_dirty)
 {
 	struct cpc_store_info info;
@@ -146,7 +152,7 @@ static bool may_help(struct cpc_engine *e, uint64_t own_dirty)
 
 bool cpc_engine_commit_may_help(struct cpc_engine *e)
 {
-	return may_help(e, 0);
+	return may_help(e, 0) || cpc_anything_to_commit(e);
 }
 
 /* Blocks that wait for a commit are more than a quarter of what is free: time for one. */
@@ -246,6 +252,19 @@ void cpc_dirty_release(struct cpc_engine *e, uint64_t nr)
 	cpc_mutex_lock(&e->throttle_lock);
 	cpc_cond_broadcast(&e->throttle_cond);
 	cpc_mutex_unlock(&e->throttle_lock);
+}
+
+int cpc_log_room(struct cpc_engine *e, uint64_t bytes)
+{
+	int ret = cpc_log_reserve(e->log, bytes);
+
+	for (int i = 0; ret && i < LOG_TRIES; i++) {
+		ret = cpc_engine_commit(e, false);
+		if (ret)
+			return ret;
+		ret = cpc_log_reserve(e->log, bytes);
+	}
+	return ret;
 }
 
 int cpc_map_throttle(struct cpc_engine *e)

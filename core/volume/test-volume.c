@@ -346,7 +346,9 @@ static void a_cut_that_cannot_be_written_is_kept_and_resumed(void **state)
 	rig_make(&r);
 	rig_write(&r, 0, 100000);
 	rig_flush(&r);
-	rig_write(&r, 50000, 100000);
+	/* more than goes out together with its record */
+	rig_write(&r, 50000, 200000);
+	rig_write(&r, 400000, 200000);
 	fail_data(&r);
 	assert_int_equal(cpc_volume_flush(r.vol), -EIO);
 	rig_compare_all(&r);
@@ -364,6 +366,52 @@ static void a_cut_that_cannot_be_written_is_kept_and_resumed(void **state)
 	rig_compare_all(&r);
 	rig_check_accounts(&r);
 	rig_reopen(&r);
+	rig_finish(&r);
+}
+
+/* Its record has a number and names data that is nowhere: nothing can be written behind it. */
+static void a_logged_cut_without_its_data_stops_the_pool(void **state)
+{
+	struct rig r = {0};
+
+	rig_make(&r);
+	rig_write(&r, 0, 100000);
+	rig_flush(&r);
+	rig_write(&r, 50000, 100000);
+	fail_data(&r);
+	assert_int_equal(cpc_volume_flush(r.vol), -EIO);
+	cpc_powercut_clear_faults(r.pc);
+	assert_false(cpc_pool_healthy(r.pool, NULL, 0));
+	assert_int_equal(cpc_volume_flush(r.vol), -EIO);
+	assert_int_equal(cpc_volume_write(r.vol, r.buf, 10, 0, 0), -EIO);
+	rig_compare_all(&r);
+	/* the next life stands at the flush, or at the cut if its data did land */
+	rig_close(&r);
+	rig_open(&r);
+	rig_compare(&r, 0, 50000);
+	assert_int_equal(cpc_volume_read(r.vol, r.ref + 50000, 100000, 50000), 0);
+	rig_finish(&r);
+}
+
+static void a_logged_cut_whose_data_fails_once_finds_another_place(void **state)
+{
+	struct rig r = {0};
+
+	rig_make(&r);
+	rig_write(&r, 50000, 100000);
+	cpc_powercut_add_fault(r.pc, &(struct cpc_powercut_fault){
+					 .op = CPC_POWERCUT_WRITE,
+					 .action = CPC_FAULT_FAIL_TORN,
+					 .cause_mask = 1u << CPC_CAUSE_DATA,
+					 .nth = 1,
+					 .error = -EIO,
+				     });
+	rig_flush(&r);
+	assert_true(cpc_pool_healthy(r.pool, NULL, 0));
+	rig_compare_all(&r);
+	rig_close(&r); /* without shutdown: as after kill -9 */
+	rig_open(&r);
+	rig_compare_all(&r);
 	rig_finish(&r);
 }
 
@@ -600,11 +648,11 @@ static void a_held_view_keeps_its_blocks(void **state)
 	for (unsigned i = 0; i < 60; i++) {
 		rig_write(&r, rig_draw(&r, MIB), MIB);
 		if (i % 3 == 0)
-			rig_flush(&r);
+			assert_int_equal(cpc_pool_commit(r.pool), 0);
 		if (i % 20 == 0)
 			rig_trim(&r, 0, 3 * MIB);
 	}
-	rig_flush(&r);
+	assert_int_equal(cpc_pool_commit(r.pool), 0);
 	end = blocks;
 	assert_int_equal(cpc_view_map(r.vol, view, 0, 512, note_blocks, &end), 0);
 	for (const struct old_block *b = blocks; b < end; b++) {
@@ -680,6 +728,8 @@ int main(void)
 	    cmocka_unit_test(damage_is_an_error_for_that_block_only),
 	    cmocka_unit_test(a_failed_data_write_goes_elsewhere),
 	    cmocka_unit_test(a_cut_that_cannot_be_written_is_kept_and_resumed),
+	    cmocka_unit_test(a_logged_cut_without_its_data_stops_the_pool),
+	    cmocka_unit_test(a_logged_cut_whose_data_fails_once_finds_another_place),
 	    cmocka_unit_test(after_three_failed_commits_the_pool_can_be_read_only),
 	    cmocka_unit_test(a_failed_read_is_an_error_and_passes),
 	    cmocka_unit_test(a_full_pool_refuses_first_and_goes_on),

@@ -228,7 +228,7 @@ static void edit_swap(struct cpc_view *next, void *ctx)
 	next->nr -= swap->nr - 1;
 }
 
-static void drop_blocks(void *ctx, uint64_t bytenr, uint64_t nr_blocks)
+void cpc_view_drop(void *ctx, uint64_t bytenr, uint64_t nr_blocks)
 {
 	struct cpc_engine *e = ctx;
 
@@ -241,7 +241,7 @@ static void drop_blocks(void *ctx, uint64_t bytenr, uint64_t nr_blocks)
 
 /* Merges nr runs of `view` (held by the caller) from `from` on and publishes the result. */
 static int merge(struct cpc_volume *vol, const struct cpc_view *view, unsigned from, unsigned nr,
-		 struct cpc_run **out)
+		 cpc_run_drop_fn drop, void *drop_ctx, struct cpc_run **out)
 {
 	struct cpc_run *runs[CPC_VIEW_RUNS];
 	struct cpc_view *next = cpc_view_alloc();
@@ -252,7 +252,7 @@ static int merge(struct cpc_volume *vol, const struct cpc_view *view, unsigned f
 		return -ENOMEM;
 	for (unsigned i = 0; i < nr; i++)
 		runs[i] = view->runs[from + i].run;
-	ret = cpc_run_merge(runs, nr, &swap.merged.run, drop_blocks, vol->engine);
+	ret = cpc_run_merge(runs, nr, &swap.merged.run, drop, drop_ctx);
 	if (ret) {
 		cpc_free(next);
 		return ret;
@@ -274,6 +274,9 @@ static bool mergeable(struct cpc_volume *vol, const struct cpc_view_run *a,
 		      const struct cpc_view_run *b, uint64_t published)
 {
 	if (a->run == vol->frozen || b->run == vol->frozen)
+		return false;
+	/* a commit takes the runs up to freeze_epoch, and all of them */
+	if (vol->freeze_epoch && a->epoch > vol->freeze_epoch && b->epoch <= vol->freeze_epoch)
 		return false;
 	if (a->epoch <= published)
 		return true; /* b is older: finished too */
@@ -305,24 +308,66 @@ static unsigned choose(struct cpc_volume *vol, const struct cpc_view *view, unsi
 	return 0;
 }
 
+/* Merging is kept away while a commit marks where it takes runs from. Return: whether it may go. */
+static bool enter_merge(struct cpc_engine *e, bool wait)
+{
+	bool ok;
+
+	cpc_mutex_lock(&e->merge_gate);
+	while (wait && e->hold_merges)
+		cpc_cond_wait(&e->merge_cond, &e->merge_gate);
+	ok = !e->hold_merges;
+	e->merging += ok;
+	cpc_mutex_unlock(&e->merge_gate);
+	return ok;
+}
+
+static void leave_merge(struct cpc_engine *e)
+{
+	cpc_mutex_lock(&e->merge_gate);
+	if (--e->merging == 0)
+		cpc_cond_broadcast(&e->merge_cond);
+	cpc_mutex_unlock(&e->merge_gate);
+}
+
+void cpc_merges_hold(struct cpc_engine *e)
+{
+	cpc_mutex_lock(&e->merge_gate);
+	e->hold_merges = true;
+	while (e->merging)
+		cpc_cond_wait(&e->merge_cond, &e->merge_gate);
+	cpc_mutex_unlock(&e->merge_gate);
+}
+
+void cpc_merges_allow(struct cpc_engine *e)
+{
+	cpc_mutex_lock(&e->merge_gate);
+	e->hold_merges = false;
+	cpc_cond_broadcast(&e->merge_cond);
+	cpc_mutex_unlock(&e->merge_gate);
+}
+
 /* With `any` one merge is made wherever one is possible, to get a free slot. */
 static int compact(struct cpc_volume *vol, bool any)
 {
 	int ret = 0;
 
+	if (!enter_merge(vol->engine, any))
+		return 0;
 	cpc_mutex_lock(&vol->merge_lock);
 	while (!ret) {
 		struct cpc_view *view = cpc_view_get(vol);
 		unsigned from = 0, nr = choose(vol, view, &from, any);
 
 		if (nr)
-			ret = merge(vol, view, from, nr, NULL);
+			ret = merge(vol, view, from, nr, cpc_view_drop, vol->engine, NULL);
 		cpc_view_put(vol, view);
 		if (!nr)
 			break;
 		any = false;
 	}
 	cpc_mutex_unlock(&vol->merge_lock);
+	leave_merge(vol->engine);
 	return ret;
 }
 
@@ -338,9 +383,8 @@ int cpc_view_compact(struct cpc_volume *vol)
 
 /* --- commit --- */
 
-int cpc_view_freeze(struct cpc_volume *vol, struct cpc_run **run)
+int cpc_view_freeze(struct cpc_volume *vol, cpc_run_drop_fn drop, void *ctx, struct cpc_run **run)
 {
-	uint64_t published = atomic_load(&vol->published);
 	struct cpc_view *view;
 	unsigned from = 0;
 	int ret = 0;
@@ -349,12 +393,12 @@ int cpc_view_freeze(struct cpc_volume *vol, struct cpc_run **run)
 	cpc_mutex_lock(&vol->merge_lock);
 	cpc_assert(!vol->frozen);
 	view = cpc_view_get(vol);
-	while (from < view->nr && view->runs[from].epoch > published)
+	while (from < view->nr && view->runs[from].epoch > vol->freeze_epoch)
 		from++;
 	if (view->nr - from == 1)
 		*run = cpc_run_get(view->runs[from].run);
 	else if (view->nr - from > 1)
-		ret = merge(vol, view, from, view->nr - from, run);
+		ret = merge(vol, view, from, view->nr - from, drop, ctx, run);
 	cpc_view_put(vol, view);
 	vol->frozen = *run;
 	cpc_mutex_unlock(&vol->merge_lock);
@@ -386,6 +430,7 @@ void cpc_view_thaw(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run
 	cpc_mutex_lock(&vol->merge_lock);
 	cpc_assert(vol->frozen == run);
 	vol->frozen = NULL;
+	vol->freeze_epoch = 0;
 	if (durable) {
 		if (run)
 			count_run(vol->engine, run, -1);

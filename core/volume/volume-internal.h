@@ -39,6 +39,7 @@
 #include "lib/log.h"
 #include "lib/xarray.h"
 #include "backing/ioq.h"
+#include "log/log.h"
 #include "volume/engine.h"
 
 /* --- buffers (memory.c) --- */
@@ -114,7 +115,8 @@ struct cpc_volume {
 	struct cpc_mutex item_lock;
 	struct cpc_volume_item item;
 	bool item_dirty, deleted;
-	bool committed, gone;  /* the item is durable; its deletion is; commits change them */
+	bool gone;	       /* its deletion is durable */
+	bool orphan;	       /* its owner is done with it: the commit that deletes it frees it */
 	uint64_t item_version; /* counts changes, so that a commit knows which it has */
 	unsigned users;	       /* walks and commits that have it; engine->volumes_lock */
 	bool apart;	       /* no new ones; engine->volumes_lock */
@@ -135,6 +137,7 @@ struct cpc_volume {
 
 	struct cpc_mutex writeback_lock; /* CPC_RANK_WRITEBACK: one cut at a time */
 	struct cpc_cut *cut;		 /* frozen and not yet published; writeback_lock */
+	struct cpc_cut *spare_cut;	 /* memory for the next one; writeback_lock */
 	struct cpc_mutex merge_lock;	 /* CPC_RANK_MERGE: one compaction at a time */
 	struct cpc_mutex view_lock;	 /* CPC_RANK_VIEW */
 	struct cpc_list views;
@@ -142,6 +145,20 @@ struct cpc_volume {
 	unsigned reserved_runs;	       /* slots promised to direct requests; view_lock */
 	struct cpc_run *frozen;	       /* being committed: not to be merged; merge_lock */
 	_Atomic uint64_t dirty_blocks; /* DELALLOC and of the cut in writeback */
+	uint64_t freeze_epoch; /* runs up to here are being committed; 0: none; merge_lock */
+
+	/* log: ring bytes promised to the open epoch (changed under a ticket, taken by freeze);
+	 * whether it has direct runs; the last record of a finished cut */
+	_Atomic uint64_t log_bytes;
+	_Atomic bool has_direct;
+	_Atomic uint64_t last_seq;
+
+	/* flushes of this volume share cuts; flush_lock (CPC_RANK_FLUSH) */
+	struct cpc_mutex flush_lock;
+	struct cpc_cond flush_cond;
+	bool cutting;
+	uint64_t cuts_started, cuts_finished, last_good_cut;
+	int cut_error;
 };
 
 /* Readers and writers get the current view; it and all it names stay until the put. */
@@ -161,8 +178,14 @@ void cpc_view_link(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run
 		   uint64_t epoch, bool cut);
 /* Merges runs until each is at least twice as long as the newer one beside it. */
 int cpc_view_compact(struct cpc_volume *vol);
-/* Merges all runs of finished cuts into one (a reference; NULL if none) and marks it frozen. */
-int cpc_view_freeze(struct cpc_volume *vol, struct cpc_run **run);
+/* Pool blocks that uncommitted runs no longer name, for the next commit to release; ctx: engine. */
+void cpc_view_drop(void *ctx, uint64_t bytenr, uint64_t nr_blocks);
+/* Between these two no merge runs, so that vol->freeze_epoch can be set. */
+void cpc_merges_hold(struct cpc_engine *e);
+void cpc_merges_allow(struct cpc_engine *e);
+/* Merges all runs up to vol->freeze_epoch into one (a reference; NULL if none), marks it frozen;
+ * `drop` is told what the merge drops: nothing behind the commit's place in the log names it. */
+int cpc_view_freeze(struct cpc_volume *vol, cpc_run_drop_fn drop, void *ctx, struct cpc_run **run);
 /* Ends the freeze: durable: the run leaves the view, the root is the new one. */
 void cpc_view_thaw(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run *run, bool durable,
 		   const struct cpc_node_ptr *root, struct cpc_pins *pins);
@@ -199,9 +222,18 @@ bool cpc_cache_find_dirty(struct cpc_volume *vol, uint64_t *block, uint64_t end)
 /* --- tickets and cuts (cut.c) --- */
 uint64_t cpc_ticket_take(struct cpc_volume *vol); /* returns the open epoch */
 void cpc_ticket_release(struct cpc_volume *vol);
-/* Freezes what is dirty, writes it out and publishes it; first finishes a cut that failed. After an
- * error the cut is kept and the next call goes on with it. */
+/* Freezes what is dirty, writes it out, logs it and publishes it; first finishes a cut that failed.
+ * After an error the cut is kept and the next call goes on with it. */
 int cpc_cut(struct cpc_volume *vol);
+/* The same for everything answered before the call; callers that wait share the next cut. */
+int cpc_cut_shared(struct cpc_volume *vol);
+/* Logs a change of the volume's record, for which there is room, and applies it in memory with
+ * `apply`, as one with respect to commits. Return: 0, *seq is what must be flushed. */
+int cpc_log_change(struct cpc_volume *vol, struct cpc_log_batch *batch, void (*apply)(void *ctx),
+		   void *ctx, uint64_t *seq);
+/* Adds a run as a finished cut of its own, without logging it: replay, and the hole of a shrink.
+ * The view and its slot have been taken before. Takes the run's reference. */
+void cpc_cut_link(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run *run);
 void cpc_cut_destroy(struct cpc_volume *vol);
 
 /* --- device writes of data (data-write.c) --- */
@@ -239,6 +271,13 @@ struct cpc_data_writer {
 /* Return: 0: all written; else the first error, and what is not written has bytenr 0. */
 int cpc_data_write_all(struct cpc_data_writer *w);
 
+/*
+ * Starts one device write of all blocks (at most CPC_BACKING_MAX_IOV, all reserved) at one new place
+ * and says at once where: bytenr and csums are set. The caller waits on the queue and then looks at
+ * w->error. -ENOSPC: there is no such place.
+ */
+int cpc_data_write_begin(struct cpc_data_writer *w, struct cpc_ioq *ioq);
+
 /* Aligned memory of 1 MiB for large requests, a bounded number of them. */
 #define CPC_BOUNCE_SIZE	  (1u << 20)
 #define CPC_BOUNCE_BLOCKS (CPC_BOUNCE_SIZE / CPC_BLOCK_SIZE)
@@ -265,16 +304,31 @@ void cpc_reserve_committed(struct cpc_engine *e);
 /* Waits until `nr` more dirty blocks are allowed, and counts them. */
 int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr);
 void cpc_dirty_release(struct cpc_engine *e, uint64_t nr);
+/* Promises ring bytes; waits for commits to make room. */
+int cpc_log_room(struct cpc_engine *e, uint64_t bytes);
 /* Starts a commit when extent maps pass half their bound, and waits for one at the bound. */
 int cpc_map_throttle(struct cpc_engine *e);
 /* Starts a commit when too many blocks wait for one. Called once a cut. */
 void cpc_commit_when_tight(struct cpc_engine *e);
 
 /* --- engine (engine.c) --- */
+#define CPC_ENGINE_THREADS 3u
+
 struct cpc_engine {
 	struct cpc_store *store;
+	struct cpc_log *log; /* NULL: read-only, or still replaying */
+	/* while replaying: what a commit may say of the old log */
+	struct {
+		uint64_t nonce, seq, position;
+	} replay;
 	struct cpc_engine_options opts;
 	struct cpc_memory memory;
+
+	/* A commit's freeze must not cross a merge: merge_gate (CPC_RANK_MERGE_GATE) */
+	struct cpc_mutex merge_gate;
+	struct cpc_cond merge_cond;
+	bool hold_merges;
+	unsigned merging;
 
 	struct cpc_mutex volumes_lock; /* CPC_RANK_TRANSACTION */
 	struct cpc_list volumes;
@@ -314,11 +368,12 @@ struct cpc_engine {
 	_Atomic uint64_t map_bytes, map_entries;
 
 	/* threads */
-	bool started, stop;			  /* thread_lock */
-	_Atomic bool want_writeback, want_commit; /* set without, cleared with thread_lock */
-	struct cpc_mutex thread_lock;		  /* CPC_RANK_LEAF */
-	struct cpc_cond writeback_cond, committer_cond;
-	pthread_t writeback_thread, commit_thread;
+	bool started, stop; /* thread_lock */
+	_Atomic bool want_writeback, want_commit,
+	    want_mark;		      /* set without, cleared with thread_lock */
+	struct cpc_mutex thread_lock; /* CPC_RANK_LEAF */
+	struct cpc_cond writeback_cond, committer_cond, marker_cond;
+	pthread_t thread[CPC_ENGINE_THREADS];
 
 	/* counters */
 	_Atomic uint64_t reads, writes, bytes_written, trims, zeroes, flushes, fua_writes;
@@ -329,13 +384,17 @@ struct cpc_engine {
 /* Walks the volumes; each is held until the next call or cpc_volume_walk_end. */
 struct cpc_volume *cpc_volume_next(struct cpc_engine *e, struct cpc_volume *prev);
 void cpc_volume_walk_end(struct cpc_engine *e, struct cpc_volume *at);
+/* Unlinks and frees a volume: its deletion is durable, it was never logged, or the engine ends. */
+void cpc_engine_remove_volume(struct cpc_volume *vol);
 /* Cuts every volume that has dirty data. */
 int cpc_write_out(struct cpc_engine *e);
-int cpc_punch_tail(struct cpc_volume *vol, uint64_t size);
 int cpc_zero_tail(struct cpc_volume *vol);
 uint64_t cpc_dropped_blocks(struct cpc_engine *e);
 void cpc_kick_writeback(struct cpc_engine *e);
 void cpc_kick_commit(struct cpc_engine *e);
+void cpc_kick_mark(struct cpc_engine *e);
+/* Changes of data or names, or a drop list, wait for a commit. */
+bool cpc_anything_to_commit(struct cpc_engine *e);
 /* 0, or why no request is taken now: -EIO, -ESHUTDOWN. */
 int cpc_engine_may_write(struct cpc_engine *e);
 /* True when nothing of the volume waits for a commit. */

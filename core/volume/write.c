@@ -22,6 +22,7 @@ struct writer {
 	uint64_t offset, len;
 	uint64_t block, nr; /* the range rounded to blocks */
 	struct cpc_io_state *cached;
+	uint64_t log_room; /* ring bytes promised to the request */
 };
 
 static void writer_init(struct writer *w, struct cpc_volume *vol, const void *src, uint64_t offset,
@@ -109,11 +110,32 @@ static uint64_t charge(struct writer *w)
 	return cs.set_bytes >> CPC_BLOCK_SHIFT;
 }
 
+/*
+ * Hands the request's ring bytes to the open epoch: what its change needs and, if it is the first,
+ * what the batch itself needs. Under a ticket. Return: what is left of them.
+ */
+static uint64_t use_log_room(struct writer *w, uint64_t bytes)
+{
+	if (!bytes)
+		return w->log_room;
+	if (!atomic_load(&w->vol->log_bytes))
+		bytes += CPC_LOG_BATCH_BYTES;
+	atomic_fetch_add(&w->vol->log_bytes, bytes);
+	cpc_assert(bytes <= w->log_room);
+	return w->log_room - bytes;
+}
+
+static int log_room(struct writer *w, uint64_t bytes)
+{
+	w->log_room = bytes + CPC_LOG_BATCH_BYTES;
+	return cpc_log_room(w->vol->engine, w->log_room);
+}
+
 /* Swaps the filled buffers in. Gives back what of the reservation was not needed. */
 static int publish_buffers(struct writer *w, struct cpc_buf **bufs)
 {
 	struct cpc_volume *vol = w->vol;
-	uint64_t epoch = cpc_ticket_take(vol), again, charged;
+	uint64_t epoch = cpc_ticket_take(vol), again, charged, unused;
 	int ret = cpc_cache_store_dirty(vol, bufs, w->block, w->nr, epoch, &again);
 
 	if (ret) {
@@ -123,7 +145,9 @@ static int publish_buffers(struct writer *w, struct cpc_buf **bufs)
 	}
 	charged = charge(w);
 	atomic_fetch_add(&vol->dirty_blocks, charged);
+	unused = use_log_room(w, charged * CPC_LOG_BLOCK_BYTES);
 	cpc_ticket_release(vol);
+	cpc_log_unreserve(vol->engine->log, unused);
 	if (charged != w->nr - again && !cpc_engine_broken(vol->engine, NULL, 0))
 		cpc_engine_break(vol->engine, "io tree and data cache disagree about dirty blocks");
 	cpc_unreserve(vol->engine, w->nr - charged);
@@ -160,17 +184,22 @@ static int write_buffered(struct writer *w)
 	int ret = cpc_map_throttle(e);
 
 	if (!ret)
-		ret = cpc_dirty_reserve(e, w->nr);
+		ret = log_room(w, w->nr * CPC_LOG_BLOCK_BYTES);
 	if (ret)
 		return ret;
-	ret = cpc_reserve(w->vol, w->block, w->nr, w->nr);
+	ret = cpc_dirty_reserve(e, w->nr);
 	if (!ret) {
-		ret = write_reserved(w);
+		ret = cpc_reserve(w->vol, w->block, w->nr, w->nr);
+		if (!ret) {
+			ret = write_reserved(w);
+			if (ret)
+				cpc_unreserve(e, w->nr);
+		}
 		if (ret)
-			cpc_unreserve(e, w->nr);
+			cpc_dirty_release(e, w->nr);
 	}
 	if (ret)
-		cpc_dirty_release(e, w->nr);
+		cpc_log_unreserve(e->log, w->log_room);
 	return ret;
 }
 
@@ -268,6 +297,14 @@ static void release_run(struct cpc_engine *e, const struct cpc_run *run)
 	}
 }
 
+/* With what the ends of records may waste. */
+static uint64_t run_log_bytes(const struct cpc_run *run)
+{
+	uint64_t bytes = cpc_log_run_bytes(run);
+
+	return bytes + bytes / 8 + sizeof(struct cpc_disk_log_record);
+}
+
 /*
  * Run in, buffers out, range unlocked, as one change of the open epoch. In this order: once a
  * buffer is gone, a reader, or the next writer who fills a partial block, goes by the view, which
@@ -277,9 +314,10 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 {
 	struct cpc_volume *vol = w->vol;
 	struct cpc_changeset cs = {0};
-	uint64_t epoch = cpc_ticket_take(vol), cleared;
+	uint64_t log_bytes = run_log_bytes(run), epoch = cpc_ticket_take(vol), cleared, unused;
 	int ret;
 
+	/* from here on the run is the view's: a merge may take it away */
 	cpc_view_link(vol, next, run, epoch, false);
 	cpc_cache_remove(vol, w->block, w->nr, epoch);
 	ret =
@@ -288,8 +326,12 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 	if (ret)
 		cpc_engine_break(vol->engine, "io tree: locked range could not be cleared");
 	cleared = cs.cleared_bytes >> CPC_BLOCK_SHIFT;
+	atomic_store(&vol->has_direct, true);
+	unused = use_log_room(w, log_bytes);
+	/* last: who finds nothing dirty must find the direct run */
 	atomic_fetch_sub(&vol->dirty_blocks, cleared);
 	cpc_ticket_release(vol);
+	cpc_log_unreserve(vol->engine->log, unused);
 	cpc_unreserve(vol->engine, cleared);
 	cpc_dirty_release(vol->engine, cleared);
 	cpc_view_compact(vol);
@@ -303,9 +345,13 @@ static int link_direct(struct writer *w, struct cpc_run_builder *builder, int re
 
 	if (!ret)
 		ret = builder->error;
+	if (!ret)
+		ret = log_room(w, run_log_bytes(builder->run));
 	if (!ret) {
 		next = cpc_view_alloc();
 		ret = next ? cpc_view_reserve(w->vol) : -ENOMEM;
+		if (ret)
+			cpc_log_unreserve(w->vol->engine->log, w->log_room);
 	}
 	if (ret) {
 		unlock_range(w);
@@ -398,19 +444,6 @@ static int punch(struct writer *w)
 	return ret ? ret : punch_locked(w);
 }
 
-/* The hole behind a volume's new end; the caller keeps commits away and changes the size. */
-int cpc_punch_tail(struct cpc_volume *vol, uint64_t size)
-{
-	uint64_t from = cpc_align_up(size, CPC_BLOCK_SIZE);
-	uint64_t to = cpc_align_up(atomic_load(&vol->size), CPC_BLOCK_SIZE);
-	struct writer w;
-
-	if (from >= to)
-		return 0;
-	writer_init(&w, vol, NULL, from, to - from);
-	return punch_locked(&w);
-}
-
 /* Bytes between a volume's end and the end of its last block may be anything; before it grows they
  * become zeroes. */
 int cpc_zero_tail(struct cpc_volume *vol)
@@ -479,6 +512,19 @@ static int check_change(struct cpc_volume *vol, uint64_t len, uint64_t offset, i
 	return offset > size || len > size - offset ? beyond : 0;
 }
 
+/* Everything answered so far becomes durable: one cut, shared, and one device flush, shared. */
+static int flush(struct cpc_volume *vol)
+{
+	struct cpc_engine *e = vol->engine;
+	int ret = cpc_cut_shared(vol);
+
+	if (!ret)
+		ret = cpc_log_flush(e->log, atomic_load(&vol->last_seq));
+	if (!ret)
+		cpc_kick_mark(e);
+	return ret;
+}
+
 static int finish(struct cpc_volume *vol, int ret, unsigned flags, uint64_t start)
 {
 	struct cpc_engine *e = vol->engine;
@@ -487,7 +533,7 @@ static int finish(struct cpc_volume *vol, int ret, unsigned flags, uint64_t star
 	if (ret || !(flags & CPC_FUA))
 		return ret;
 	atomic_fetch_add_explicit(&e->fua_writes, 1, memory_order_relaxed);
-	return cpc_volume_clean(vol) ? 0 : cpc_engine_commit(e, false);
+	return flush(vol);
 }
 
 int cpc_volume_write(struct cpc_volume *vol, const void *buf, uint64_t len, uint64_t offset,
@@ -556,8 +602,8 @@ int cpc_volume_flush(struct cpc_volume *vol)
 
 	if (ret == -EROFS)
 		ret = 0; /* nothing can be unflushed */
-	else if (!ret && !cpc_volume_clean(vol))
-		ret = cpc_engine_commit(e, false);
+	else if (!ret)
+		ret = flush(vol);
 	atomic_fetch_add_explicit(&e->flushes, 1, memory_order_relaxed);
 	cpc_hist_add(&e->flush_us, (cpc_now_ns() - start) / 1000);
 	return ret;
