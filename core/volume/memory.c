@@ -90,8 +90,9 @@ void cpc_buf_put(struct cpc_engine *e, struct cpc_buf *buf)
 /* Takes a clean buffer that only its index holds out of it; vol->cache_lock is held. */
 static bool evict(struct cpc_volume *vol, struct cpc_buf *buf)
 {
+	/* acquire: what a reader did before it let go comes before what the next owner does */
 	if (atomic_load_explicit(&buf->vol, memory_order_relaxed) != vol || buf->flags ||
-	    atomic_load_explicit(&buf->refs, memory_order_relaxed) != 1)
+	    atomic_load_explicit(&buf->refs, memory_order_acquire) != 1)
 		return false;
 	cpc_assert(cpc_xa_erase(&vol->cache, buf->block) == buf);
 	atomic_store_explicit(&buf->vol, NULL, memory_order_relaxed);
