@@ -9,7 +9,8 @@
 static inline uint64_t cpc_log_bytenr(const struct cpc_store *store, unsigned copy,
 				      uint64_t position)
 {
-	return (store->geo.log[copy] << CPC_BLOCK_SHIFT) + position % store->super.log_size;
+	return (store->geo.log[copy] << CPC_BLOCK_SHIFT) +
+	       position % (store->geo.log_blocks << CPC_BLOCK_SHIFT);
 }
 
 static inline uint32_t cpc_log_max_record(uint64_t ring_size)

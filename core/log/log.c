@@ -94,7 +94,7 @@ static uint64_t place(const struct cpc_log *log, uint64_t head, uint64_t len)
 
 static void fill_headers(struct cpc_log *log, struct cpc_log_batch *b)
 {
-	uint64_t durable = atomic_load(&log->durable);
+	uint64_t durable = atomic_load(&log->durable), transid = cpc_store_transid(log->store);
 
 	for (unsigned i = 0; i < b->nr_pieces; i++) {
 		struct cpc_disk_log_record *record = (void *)(b->buf + b->piece[i].start);
@@ -103,7 +103,7 @@ static void fill_headers(struct cpc_log *log, struct cpc_log_batch *b)
 		if (i + 1 == b->nr_pieces)
 			flags |= CPC_LOG_ENDS_CUT;
 		cpc_put_le64(&record->seq, b->first_seq + i);
-		cpc_put_le64(&record->transid, log->store->super.transid);
+		cpc_put_le64(&record->transid, transid);
 		cpc_put_le64(&record->durable, durable);
 		cpc_put_le64(&record->position, b->piece[i].position);
 		cpc_put_le32(&record->flags, flags);

@@ -453,6 +453,16 @@ void cpc_pins_put(struct cpc_pins *pins)
 	cpc_free(pins);
 }
 
+uint64_t cpc_store_transid(struct cpc_store *store)
+{
+	uint64_t transid;
+
+	cpc_mutex_lock(&store->lock);
+	transid = store->super.transid;
+	cpc_mutex_unlock(&store->lock);
+	return transid;
+}
+
 void cpc_store_info(struct cpc_store *store, struct cpc_store_info *info)
 {
 	cpc_mutex_lock(&store->lock);

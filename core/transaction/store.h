@@ -173,5 +173,7 @@ struct cpc_store_info {
 	uint64_t nr_drops;
 };
 void cpc_store_info(struct cpc_store *store, struct cpc_store_info *info);
+/* Of the newest durable superblock. Context: any thread. */
+uint64_t cpc_store_transid(struct cpc_store *store);
 
 #endif
