@@ -29,6 +29,7 @@ struct explorer {
 	struct rnd rnd;
 	/* counts: states in all, those not seen before, torn, by depth, used afterwards */
 	uint64_t states, distinct, torn, by_depth[MAX_DEPTH + 1], used, events, checks;
+	uint64_t faults, failed; /* injected into workloads; operations that failed for it */
 };
 
 /* Tries about `per_event` states at each saved event. Uses up the workload's history. */

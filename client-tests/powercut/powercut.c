@@ -63,6 +63,8 @@ static void run_workload(struct explorer *x, const struct options *o, uint64_t s
 	rig_set_rerun("%s --seed %llu --ops %u --states 1", x->program, (unsigned long long)seed,
 		      w.nr_ops);
 	workload_run(&w);
+	x->faults += w.nr_faults;
+	x->failed += w.nr_failed;
 	explore(x, &w, o->per_instant);
 	workload_free(&w);
 }
@@ -88,12 +90,13 @@ static void run_all(struct explorer *x, const struct options *o)
 		run_workload(x, o, o->seed + workloads);
 	printf("powercut: %llu workloads, %llu instants, %llu states tried, %llu of them distinct: "
 	       "%llu torn, %llu inside recovery, %llu of these at the third cut; %llu used and "
-	       "emptied, %llu checks\n",
+	       "emptied, %llu checks; %llu device errors injected, %llu operations failed\n",
 	       (unsigned long long)workloads, (unsigned long long)x->events,
 	       (unsigned long long)x->states, (unsigned long long)x->distinct,
 	       (unsigned long long)x->torn, (unsigned long long)(x->by_depth[2] + x->by_depth[3]),
 	       (unsigned long long)x->by_depth[3], (unsigned long long)x->used,
-	       (unsigned long long)x->checks);
+	       (unsigned long long)x->checks, (unsigned long long)x->faults,
+	       (unsigned long long)x->failed);
 }
 
 int main(int argc, char **argv)

@@ -226,18 +226,54 @@ static void pick_range(struct workload *w, unsigned object, uint64_t *offset, ui
 	*len = cpc_min_u64(*len, cpc_min_u64(size - *offset, BUF_BYTES));
 }
 
-/* `from`: events before the call. An operation that found no room has not happened. */
-static void answered(struct workload *w, unsigned object, int ret, unsigned flags, size_t from)
+/* A change that failed has happened, or not, or in pieces: each byte is old or new. */
+static void adopt(struct workload *w, unsigned object, const uint8_t *new, uint64_t len,
+		  uint64_t offset)
 {
-	if (ret == -ENOSPC) {
-		drop_events(w, from);
-		ref_undo(&w->ref[object]);
-		return;
+	struct ref *ref = &w->ref[object];
+	uint8_t *now = malloc(len), *old = malloc(len);
+
+	ref_undo(ref);
+	ref_read(ref, old, len, offset);
+	if (cpc_volume_read(w->handle[object], now, len, offset)) {
+		w->ended = true; /* what the device has dropped can be read after the next flush */
+	} else {
+		for (uint64_t i = 0; i < len; i++)
+			rig_expect(now[i] == old[i] || now[i] == (new ? new[i] : 0),
+				   "byte %llu is neither old nor new after an error",
+				   (unsigned long long)(offset + i));
+		ref_write(ref, now, len, offset, ++w->clock);
 	}
-	rig_expect(ret == 0, "operation on %s: %s", last_names(w)->object[object].name,
-		   strerror(-ret));
-	if (flags & CPC_FUA)
-		w->floor[object] = w->ref[object].nr_ops;
+	free(now);
+	free(old);
+}
+
+struct change {
+	unsigned object, flags;
+	uint64_t offset, len;
+	const uint8_t *data; /* NULL: zeroes */
+	size_t from;	     /* events before the call */
+};
+
+/* An operation that found no room has not happened. */
+static void answered(struct workload *w, const struct change *c, int ret)
+{
+	struct ref *ref = &w->ref[c->object];
+
+	if (ret)
+		drop_events(w, c->from);
+	if (ret == -ENOSPC) {
+		ref_undo(ref);
+	} else if ((ret == -EIO || ret == -EUCLEAN) && w->faulty) {
+		/* damaged: a flush that failed has dropped what is there */
+		w->nr_failed++;
+		adopt(w, c->object, c->data, c->len, c->offset);
+	} else {
+		rig_expect(ret == 0, "operation on %s: %s", last_names(w)->object[c->object].name,
+			   strerror(-ret));
+		if (c->flags & CPC_FUA)
+			w->floor[c->object] = ref->nr_ops;
+	}
 }
 
 static unsigned pick_flags(struct workload *w)
@@ -245,56 +281,97 @@ static unsigned pick_flags(struct workload *w)
 	return rnd_percent(&w->rnd, 5) ? CPC_FUA : 0;
 }
 
+static void pick_change(struct workload *w, struct change *c)
+{
+	*c =
+	    (struct change){.object = pick_object(w), .flags = pick_flags(w), .from = w->nr_events};
+	pick_range(w, c->object, &c->offset, &c->len);
+	w->clock++;
+}
+
 static void op_write(struct workload *w)
 {
-	unsigned object = pick_object(w), flags = pick_flags(w);
-	size_t from = w->nr_events;
-	uint64_t offset, len;
+	struct change c;
 
-	pick_range(w, object, &offset, &len);
-	rnd_fill(++w->clock, w->buf, len);
-	ref_write(&w->ref[object], w->buf, len, offset, w->clock);
-	answered(w, object, cpc_volume_write(w->handle[object], w->buf, len, offset, flags), flags,
-		 from);
+	pick_change(w, &c);
+	rnd_fill(w->clock, w->buf, c.len);
+	c.data = w->buf;
+	ref_write(&w->ref[c.object], w->buf, c.len, c.offset, w->clock);
+	answered(w, &c, cpc_volume_write(w->handle[c.object], w->buf, c.len, c.offset, c.flags));
 }
 
 static void op_trim(struct workload *w)
 {
-	unsigned object = pick_object(w), flags = pick_flags(w);
-	size_t from = w->nr_events;
-	uint64_t offset, len;
+	struct change c;
 
-	pick_range(w, object, &offset, &len);
-	ref_trim(&w->ref[object], len, offset, ++w->clock);
-	answered(w, object, cpc_volume_trim(w->handle[object], len, offset, flags), flags, from);
+	pick_change(w, &c);
+	ref_trim(&w->ref[c.object], c.len, c.offset, w->clock);
+	answered(w, &c, cpc_volume_trim(w->handle[c.object], c.len, c.offset, c.flags));
 }
 
 static void op_zero(struct workload *w)
 {
-	unsigned object = pick_object(w), flags = pick_flags(w);
-	size_t from = w->nr_events;
-	uint64_t offset, len;
+	struct change c;
 
-	pick_range(w, object, &offset, &len);
-	flags |= rnd_percent(&w->rnd, 40) ? CPC_NO_HOLE : 0;
-	ref_zero(&w->ref[object], len, offset, ++w->clock);
-	answered(w, object, cpc_volume_zero(w->handle[object], len, offset, flags), flags, from);
+	pick_change(w, &c);
+	c.flags |= rnd_percent(&w->rnd, 40) ? CPC_NO_HOLE : 0;
+	ref_zero(&w->ref[c.object], c.len, c.offset, w->clock);
+	answered(w, &c, cpc_volume_zero(w->handle[c.object], c.len, c.offset, c.flags));
+}
+
+/* A flush that fails makes nothing durable, and the next one that succeeds makes up for it. */
+static bool flushed(struct workload *w, int ret, const char *what)
+{
+	w->nr_failed += ret != 0;
+	rig_expect(ret == 0 || (ret == -EIO && w->faulty), "%s: %s", what, strerror(-ret));
+	return ret == 0;
 }
 
 static void op_flush(struct workload *w)
 {
 	unsigned object = pick_object(w);
 	size_t issued = w->ref[object].nr_ops;
-	int ret = cpc_volume_flush(w->handle[object]);
 
-	rig_expect(ret == 0, "flush: %s", strerror(-ret));
-	w->floor[object] = issued;
+	if (flushed(w, cpc_volume_flush(w->handle[object]), "flush"))
+		w->floor[object] = issued;
 }
 
 static void op_commit(struct workload *w)
 {
-	rig_expect(cpc_pool_commit(w->rig.pool) == 0, "commit");
-	all_durable(w);
+	if (flushed(w, cpc_pool_commit(w->rig.pool), "commit"))
+		all_durable(w);
+}
+
+/* --- device errors --- */
+
+static void arm_fault(struct workload *w)
+{
+	static const enum cpc_powercut_action flush[] = {CPC_FAULT_FAIL, CPC_FAULT_FAIL_LANDED,
+							 CPC_FAULT_DROP, CPC_FAULT_DROP_CACHED};
+	static const enum cpc_powercut_action write[] = {CPC_FAULT_FAIL, CPC_FAULT_FAIL_LANDED,
+							 CPC_FAULT_FAIL_TORN};
+	struct cpc_powercut_fault f = {.error = -EIO, .nth = 1 + rnd_below(&w->rnd, 6)};
+
+	if (rnd_percent(&w->rnd, 50)) {
+		f.op = CPC_POWERCUT_FLUSH;
+		f.nth = 1 + f.nth % 2;
+		f.action = flush[rnd_below(&w->rnd, CPC_ARRAY_SIZE(flush))];
+	} else {
+		f.op = CPC_POWERCUT_WRITE;
+		f.action = write[rnd_below(&w->rnd, CPC_ARRAY_SIZE(write))];
+		f.cause_mask = 1u << rnd_below(&w->rnd, CPC_NR_CAUSES);
+	}
+	cpc_powercut_add_fault(w->rig.pc, &f);
+	w->armed = FAULT_OPS;
+	w->nr_faults++;
+}
+
+static void inject(struct workload *w)
+{
+	if (w->armed && --w->armed == 0)
+		cpc_powercut_clear_faults(w->rig.pc);
+	if (!w->armed && rnd_percent(&w->rnd, 35))
+		arm_fault(w);
 }
 
 /* --- the whole --- */
@@ -314,7 +391,13 @@ static void step(struct workload *w)
 
 	while (p >= ops[i].weight)
 		p -= ops[i++].weight;
+	if (w->faulty) {
+		if (i > 4)
+			return;
+		inject(w);
+	}
 	ops[i].run(w);
+	w->ended |= !cpc_pool_healthy(w->rig.pool, NULL, 0);
 }
 
 static void draw(struct workload *w)
@@ -325,6 +408,7 @@ static void draw(struct workload *w)
 	rig->nodesize = nodesizes[rnd_below(&w->rnd, CPC_ARRAY_SIZE(nodesizes))];
 	rig->single = rnd_percent(&w->rnd, 25);
 	rig->size = (rig->nodesize == 65536 ? 16 : rig->nodesize == 16384 ? 8 : 6) * MIB;
+	w->faulty = rnd_percent(&w->rnd, 33);
 	rig->watch = true;
 	rig->wrap = tap_wrap;
 	rig->wrap_ctx = &w->tap;
@@ -346,26 +430,35 @@ static void begin(struct workload *w)
 	rig_open(&w->rig);
 	w->tap = (struct tap){note_event, w};
 	op_create(w);
+	if (w->faulty)
+		op_create(w);
 }
 
+/* In order, or as it is where the pool does not go on. */
 static void end(struct workload *w)
 {
+	cpc_powercut_clear_faults(w->rig.pc);
 	for (unsigned i = 0; i < w->nr_objects; i++) {
 		if (exists(w, i))
 			close_handle(w, i);
 	}
-	rig_expect(rig_close(&w->rig) == 0, "shutdown");
-	all_durable(w);
+	if (w->ended) {
+		rig_kill(&w->rig);
+	} else if (rig_close(&w->rig) == 0) {
+		all_durable(w);
+	} else {
+		rig_expect(w->faulty, "shutdown");
+	}
 	note_event(w, 'e');
 	w->tap.before = NULL;
-	rig_check(&w->rig, false, NULL);
+	rig_check(&w->rig, w->faulty, NULL);
 }
 
 void workload_run(struct workload *w)
 {
 	rig_init(w->seed);
 	begin(w);
-	for (unsigned i = 0; i < w->nr_ops; i++)
+	for (unsigned i = 0; i < w->nr_ops && !w->ended; i++)
 		step(w);
 	end(w);
 }

@@ -24,6 +24,11 @@ struct names {
 	} object[MAX_OBJECTS];
 };
 
+/* What is drawn for a workload beside its operations. */
+enum {
+	FAULT_OPS = 3, /* operations that an injected fault waits for a device call */
+};
+
 /* An instant at which the power may go, and what must be there then. */
 struct event {
 	struct cpc_powercut_saved *saved;
@@ -39,6 +44,13 @@ struct workload {
 	unsigned nr_ops;
 	unsigned save_one_in; /* of the device calls */
 	uint64_t only_event;  /* save no other; UINT64_MAX: all */
+
+	/* A third of the workloads meets device errors; these do not change the table of volumes.
+	 */
+	bool faulty;
+	unsigned armed; /* operations until the fault is taken away */
+	uint64_t nr_faults, nr_failed;
+	bool ended; /* the pool has given up, or content cannot be known any more */
 
 	struct rig rig;
 	struct tap tap;
