@@ -18,7 +18,6 @@ unsigned cpc_iov_tail(struct iovec *out, const struct iovec *iov, unsigned nr, s
 void cpc_backing_count_read(struct cpc_backing *b, size_t len, int result);
 void cpc_backing_count_write(struct cpc_backing *b, size_t len, enum cpc_cause cause, int result);
 
-
 /* The process that holds a lock on the file behind `fd`, or 0. Best effort. */
 pid_t cpc_lock_holder(int fd);
 

@@ -32,9 +32,14 @@
 #include "backing/backing-internal.h"
 #include "lib/hooks.h"
 
-/* A device manager may hold a shared lock on a block device for a moment after an event. */
-#define LOCK_TRIES    10
-#define LOCK_RETRY_US 50000
+/*
+ * A lock may be in the way for a moment that nobody is to blame for: a device manager takes a
+ * shared one on a block device after an event, and the kernel ends the rings of a killed owner,
+ * which hold its file open, a while after the process is gone.
+ */
+#define LOCK_TRIES	 40
+#define LOCK_RETRY_US	 50000
+#define LOCK_OWNED_TRIES 10
 
 struct file_backing {
 	struct cpc_backing backing;
@@ -237,14 +242,16 @@ static int refuse_owner(const struct opening *o, int fd)
 
 static int take_lock(const struct opening *o, int fd)
 {
-	int tries = o->is_block ? LOCK_TRIES : 1;
+	int tries = 0;
 
 	while (flock(fd, (o->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB)) {
 		if (errno == EINTR)
 			continue;
 		if (errno != EWOULDBLOCK)
 			return fail_errno(o, -errno, "cannot lock");
-		if (--tries <= 0)
+		tries++;
+		if (tries >= (o->is_block ? LOCK_OWNED_TRIES : 1) &&
+		    (tries >= LOCK_TRIES || cpc_lock_holder(fd) > 0))
 			return refuse_owner(o, fd);
 		usleep(LOCK_RETRY_US);
 	}

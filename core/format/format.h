@@ -97,7 +97,7 @@ static inline void cpc_put_le64(cpc_le64 *p, uint64_t v)
 #define CPC_POOL_SIZE_MIN     (4u << 20)
 #define CPC_POOL_SIZE_MAX     (1ull << 56)
 #define CPC_VOLUME_SIZE_MAX   ((1ull << 63) - CPC_BLOCK_SIZE)
-#define CPC_MAX_VOLUME_BLOCKS	(1ull << 51)
+#define CPC_MAX_VOLUME_BLOCKS (1ull << 51)
 #define CPC_MAX_VOLUMES	      100000u
 
 /* --- pointer to a node -------------------------------------------------------------------- */

@@ -14,13 +14,13 @@
 enum cpc_lock_rank {
 	CPC_RANK_POOL = 10,	   /* names, open and close */
 	CPC_RANK_COMMIT = 20,	   /* one commit at a time */
-	CPC_RANK_FLUSH = 22,	      /* who leads the next cut of a volume */
+	CPC_RANK_FLUSH = 22,	   /* who leads the next cut of a volume */
 	CPC_RANK_WRITEBACK = 25,   /* one cut in writeback per volume */
 	CPC_RANK_MERGE = 28,	   /* one compaction of a volume's runs */
-	CPC_RANK_MERGE_GATE = 29,     /* merges against a commit's freeze */
+	CPC_RANK_MERGE_GATE = 29,  /* merges against a commit's freeze */
 	CPC_RANK_TRANSACTION = 30, /* commit state, waiters */
 	CPC_RANK_VOLUME = 40,	   /* epochs, tickets, open cut */
-	CPC_RANK_LOG = 42,	      /* head of the log, batches in flight */
+	CPC_RANK_LOG = 42,	   /* head of the log, batches in flight */
 	CPC_RANK_VIEW = 45,	   /* current view, retired views */
 	CPC_RANK_IO_TREE = 50,
 	CPC_RANK_CACHE = 55, /* data cache index of one volume */

@@ -82,8 +82,8 @@ int cpc_space_alloc_reserved(struct cpc_space *space, enum cpc_space_kind kind, 
 /* Marks blocks busy that are not yet (open: nodes of the free log, blocks the log names). Return:
  * 0; -EUCLEAN outside the data area; -ENOMEM (what comes before may be marked). */
 int cpc_space_mark_busy(struct cpc_space *space, uint64_t block, uint64_t nr);
-/* The same for blocks that nobody else can have (those that the log names): -EUCLEAN also when one is
- * busy already, or its group is bad. */
+/* The same for blocks that nobody else can have (those that the log names): -EUCLEAN also when one
+ * is busy already, or its group is bad. */
 int cpc_space_claim(struct cpc_space *space, uint64_t block, uint64_t nr);
 /* busy -> free. The blocks are busy and not used. */
 void cpc_space_release(struct cpc_space *space, uint64_t block, uint64_t nr);

@@ -147,12 +147,13 @@ static bool may_help(struct cpc_engine *e, uint64_t own_dirty)
 
 	cpc_store_info(e->store, &info);
 	return info.pinned_blocks || info.nr_drops || cpc_dropped_blocks(e) ||
-	       atomic_load(&e->map_entries) || atomic_load(&e->dirty_blocks) > own_dirty;
+	       atomic_load(&e->map_entries) || atomic_load(&e->dirty_blocks) > own_dirty ||
+	       cpc_anything_to_commit(e);
 }
 
 bool cpc_engine_commit_may_help(struct cpc_engine *e)
 {
-	return may_help(e, 0) || cpc_anything_to_commit(e);
+	return may_help(e, 0);
 }
 
 /* Blocks that wait for a commit are more than a quarter of what is free: time for one. */

@@ -272,9 +272,9 @@ struct cpc_data_writer {
 int cpc_data_write_all(struct cpc_data_writer *w);
 
 /*
- * Starts one device write of all blocks (at most CPC_BACKING_MAX_IOV, all reserved) at one new place
- * and says at once where: bytenr and csums are set. The caller waits on the queue and then looks at
- * w->error. -ENOSPC: there is no such place.
+ * Starts one device write of all blocks (at most CPC_BACKING_MAX_IOV, all reserved) at one new
+ * place and says at once where: bytenr and csums are set. The caller waits on the queue and then
+ * looks at w->error. -ENOSPC: there is no such place.
  */
 int cpc_data_write_begin(struct cpc_data_writer *w, struct cpc_ioq *ioq);
 
