@@ -102,6 +102,8 @@ static int make_slots(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t bl
 	bool made = false;
 	int ret = 0;
 
+	if (nr == 1) /* the store itself changes nothing if it fails */
+		return 0;
 	cpc_assert(nr <= 64); /* slots of a leaf: the range lies in two of them */
 	if (!cpc_xa_load(&vol->cache, block)) {
 		ret = cpc_xa_store(&vol->cache, block, bufs[0], NULL);
@@ -127,7 +129,10 @@ int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_
 	for (uint64_t i = 0; i < nr && !ret; i++) {
 		struct cpc_buf *old;
 
-		cpc_assert(store(vol, bufs[i], block + i, &old) == 0);
+		ret = store(vol, bufs[i], block + i, &old);
+		cpc_assert(ret == 0 || nr == 1);
+		if (ret)
+			break;
 		bufs[i]->flags = CPC_BUF_DIRTY;
 		bufs[i]->epoch = epoch;
 		cpc_xa_set_mark(&vol->cache, block + i, CPC_MARK_DIRTY);
@@ -163,24 +168,26 @@ void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint6
 unsigned cpc_cache_gather(struct cpc_volume *vol, uint64_t epoch, uint64_t *block,
 			  struct cpc_buf **out, unsigned max)
 {
-	unsigned nr = 0;
+	void *found[CPC_CACHE_BATCH];
+	unsigned nr = 0, got;
 
+	max = max < CPC_CACHE_BATCH ? max : CPC_CACHE_BATCH;
 	cpc_mutex_lock(&vol->cache_lock);
-	while (nr < max) {
-		struct cpc_buf *buf =
-		    cpc_xa_find_marked(&vol->cache, block, UINT64_MAX, CPC_MARK_DIRTY);
+	do {
+		got = cpc_xa_find_batch(&vol->cache, block, UINT64_MAX, CPC_MARK_DIRTY, found, NULL,
+					max - nr);
+		for (unsigned i = 0; i < got; i++) {
+			struct cpc_buf *buf = found[i];
 
-		if (!buf)
-			break;
-		if (buf->epoch == epoch) {
+			if (buf->epoch != epoch)
+				continue;
 			buf->flags = CPC_BUF_WRITEBACK;
-			cpc_xa_clear_mark(&vol->cache, *block, CPC_MARK_DIRTY);
-			cpc_xa_set_mark(&vol->cache, *block, CPC_MARK_WRITEBACK);
+			cpc_xa_clear_mark(&vol->cache, buf->block, CPC_MARK_DIRTY);
+			cpc_xa_set_mark(&vol->cache, buf->block, CPC_MARK_WRITEBACK);
 			atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
 			out[nr++] = buf;
 		}
-		++*block;
-	}
+	} while (got && nr < max);
 	cpc_mutex_unlock(&vol->cache_lock);
 	return nr;
 }

@@ -18,8 +18,7 @@
 
 #include <stdlib.h>
 
-#define FREEZE	     (1ull << 63)
-#define GATHER_BATCH 256u
+#define FREEZE (1ull << 63)
 
 /* Up to so many blocks data and record are written together; more would hold up the flushes of
  * others, which wait for every record numbered before theirs. */
@@ -110,6 +109,11 @@ static const void *cut_data(struct cpc_data_writer *w, size_t i)
 	return cpc_buf_data(&w->engine->memory, cut->bufs[i]);
 }
 
+static uint32_t cut_csum(struct cpc_data_writer *w, size_t i)
+{
+	return cpc_container_of(w, struct cpc_cut, writer)->bufs[i]->csum;
+}
+
 /* What is on the device is no longer charged; its buffers stay until the cut is published. */
 static void cut_written(struct cpc_data_writer *w, uint32_t nr)
 {
@@ -134,6 +138,7 @@ static struct cpc_cut *cut_new(struct cpc_volume *vol)
 	cut->vol = vol;
 	cut->writer.engine = vol->engine;
 	cut->writer.data = cut_data;
+	cut->writer.csum = cut_csum;
 	cut->writer.written = cut_written;
 	cut->bufs = cpc_alloc_array(cut->cap, sizeof(*cut->bufs));
 	cut->writer.bytenr = cpc_alloc_array(cut->cap, sizeof(*cut->writer.bytenr));
@@ -204,7 +209,7 @@ static void gather(struct cpc_cut *cut)
 	unsigned got;
 
 	do {
-		unsigned max = (unsigned)cpc_min_u64(GATHER_BATCH, cut->nr - nr);
+		unsigned max = (unsigned)cpc_min_u64(CPC_CACHE_BATCH, cut->nr - nr);
 
 		got = max ? cpc_cache_gather(vol, cut->epoch, &block, cut->bufs + nr, max) : 0;
 		nr += got;
@@ -312,8 +317,8 @@ static void end_cut(struct cpc_cut *cut)
 	struct cpc_volume *vol = cut->vol;
 
 	cpc_log_unreserve(vol->engine->log, cut->log_bytes);
-	for (size_t i = 0; i < cut->nr; i += GATHER_BATCH)
-		cpc_cache_written(vol, cut->bufs + i, cpc_min_u64(GATHER_BATCH, cut->nr - i));
+	for (size_t i = 0; i < cut->nr; i += CPC_CACHE_BATCH)
+		cpc_cache_written(vol, cut->bufs + i, cpc_min_u64(CPC_CACHE_BATCH, cut->nr - i));
 	vol->cut = NULL;
 	cut_done(cut);
 	/* Without memory there are just more runs. */

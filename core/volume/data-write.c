@@ -52,7 +52,8 @@ static void fill(struct cpc_data_writer *w, struct cpc_data_write *dw)
 		uint8_t *data = (uint8_t *)(uintptr_t)w->data(w, dw->first + i);
 		struct iovec *last = nr_iov ? &dw->iov[nr_iov - 1] : NULL;
 
-		w->csums[dw->first + i] = cpc_csum(data, CPC_BLOCK_SIZE);
+		w->csums[dw->first + i] =
+		    w->csum ? w->csum(w, dw->first + i) : cpc_csum(data, CPC_BLOCK_SIZE);
 		if (last && (uint8_t *)last->iov_base + last->iov_len == data)
 			last->iov_len += CPC_BLOCK_SIZE;
 		else

@@ -56,6 +56,7 @@ struct cpc_buf {
 	_Atomic uint32_t referenced;	/* for the clock */
 	struct cpc_volume *_Atomic vol; /* NULL: not in an index */
 	uint64_t block;			/* in the volume; set before it enters the index */
+	uint32_t csum;			/* written ones: of the content, taken while it was hot */
 	uint64_t epoch;			/* dirty: of which cut */
 	struct cpc_list node;		/* free list, or a cut's displaced list */
 };
@@ -211,6 +212,8 @@ int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_
 			  uint64_t nr, uint64_t epoch, uint64_t *again);
 /* Takes all buffers of [block, block + nr) out of the index. Under a ticket of `epoch`. */
 void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t epoch);
+/* Buffers that are looked at under one hold of the index lock: short, writers wait for it. */
+#define CPC_CACHE_BATCH 64u
 /* Collects up to `max` dirty buffers of `epoch` from *block on as WRITEBACK, with a reference. */
 unsigned cpc_cache_gather(struct cpc_volume *vol, uint64_t epoch, uint64_t *block,
 			  struct cpc_buf **out, unsigned max);
@@ -259,6 +262,7 @@ struct cpc_data_writer {
 	struct cpc_engine *engine;
 	struct cpc_ioq *ioq;
 	const void *(*data)(struct cpc_data_writer *w, size_t i); /* 4096-aligned, frozen */
+	uint32_t (*csum)(struct cpc_data_writer *w, size_t i);	  /* NULL: computed */
 	void (*written)(struct cpc_data_writer *w, uint32_t nr);  /* blocks, may be NULL */
 	uint64_t reserved; /* blocks of the caller's reservation not yet used */
 	uint64_t *bytenr;  /* by index, 0: not written */

@@ -90,9 +90,12 @@ static int fill_buffers(struct writer *w, struct cpc_buf **bufs, bool want_parti
 	int ret = 0;
 
 	for (uint64_t i = 0; i < w->nr && !ret; i++) {
-		if (partial(w, w->block + i) == want_partial)
-			ret = fill_block(w, w->block + i,
-					 cpc_buf_data(&w->vol->engine->memory, bufs[i]));
+		uint8_t *data = cpc_buf_data(&w->vol->engine->memory, bufs[i]);
+
+		if (partial(w, w->block + i) != want_partial)
+			continue;
+		ret = fill_block(w, w->block + i, data);
+		bufs[i]->csum = cpc_csum(data, CPC_BLOCK_SIZE);
 	}
 	return ret;
 }
