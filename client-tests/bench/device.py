@@ -117,10 +117,13 @@ class MemoryLimit:
             with open(path, "w", encoding="ascii") as knob:
                 knob.write(text)
         except OSError as err:
-            raise BenchError(f"{path}: {err.strerror}") from err
+            raise BenchError(f"--limit: {path}: {err.strerror}") from err
 
     def __enter__(self):
-        os.mkdir(self.path)
+        try:
+            os.mkdir(self.path)
+        except OSError as err:
+            raise BenchError(f"--limit: {self.path}: {err.strerror}") from err
         self._write(f"{self.path}/{self.knob}", str(self.limit))
         return self
 
