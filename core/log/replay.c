@@ -9,6 +9,10 @@
  * that the data that (D, E] names and that is still mapped at E verifies. When a block of cut C
  * does not, every candidate from C on maps it too, so the search goes on below C.
  *
+ * A record of which both copies have rotted ends the chain, and what says that it had been durable
+ * stands behind it. So the search for D goes on behind the chain's end, as long as there is another
+ * record of this life within reach: the longest record and what wrapping wastes.
+ *
  * A valid record that names a newer transaction than the newest superblock, of whatever life, where
  * the chain starts or ends: then a superblock has been lost, and going on would silently go back.
  *
@@ -161,6 +165,7 @@ static int look(struct cpc_log_replay *r, uint64_t seq, uint64_t position,
 		struct cpc_log_found *found)
 {
 	const struct cpc_disk_log_record *record = (const void *)r->buf;
+	unsigned unreadable = 0;
 	int io_error = 0;
 	bool ok = false;
 
@@ -181,10 +186,90 @@ static int look(struct cpc_log_replay *r, uint64_t seq, uint64_t position,
 			continue;
 		}
 		found->bad[copy] = true;
-		if (ret && ret != -EUCLEAN)
+		if (ret && ret != -EUCLEAN) {
 			io_error = ret;
+			unreadable++;
+		}
 	}
-	return ok ? 1 : io_error;
+	if (ok)
+		return 1;
+	/* had there been a record, the copy that can be read would have it */
+	return unreadable == 2 ? io_error : 0;
+}
+
+/* --- behind the chain's end --- */
+
+struct beyond {
+	uint64_t seq; /* of the last record found, or of the chain's end */
+	uint64_t end; /* position up to which to search */
+	uint8_t *window;
+};
+
+/* What a block behind the chain's end says, if a good record begins there. */
+static int judge_beyond(struct cpc_log_replay *r, struct beyond *b, const uint8_t *block,
+			uint64_t position, unsigned copy)
+{
+	const struct cpc_disk_log_record *record = (const void *)block;
+	uint64_t seq = cpc_get_le64(&record->seq);
+	bool ours = cpc_get_le64(&record->nonce) == r->store->super.nonce &&
+		    cpc_get_le64(&record->position) == position && seq > b->seq;
+	bool newer = cpc_get_le64(&record->transid) > r->store->super.transid;
+
+	if ((!ours && !newer) || !header_sane(r, record, position) ||
+	    read_copy(r, position, copy) || memcmp(r->buf, block, CPC_BLOCK_SIZE) != 0)
+		return 0;
+	if (newer)
+		return -EUCLEAN;
+	r->durable = cpc_max_u64(r->durable, cpc_get_le64(&record->durable));
+	b->seq = seq;
+	b->end = position + cpc_get_le32(&record->length) + 2 * (uint64_t)r->max_record;
+	return 0;
+}
+
+static int search_window(struct cpc_log_replay *r, struct beyond *b, uint64_t position, size_t len)
+{
+	int ret = 0;
+
+	for (unsigned copy = 0; copy < 2 && !ret; copy++) {
+		uint64_t bytenr = cpc_log_bytenr(r->store, copy, position);
+		bool all = !cpc_backing_read(r->store->backing, bytenr, b->window, len);
+
+		for (size_t at = 0; at < len && !ret; at += CPC_BLOCK_SIZE) {
+			uint8_t *block = b->window + at;
+
+			/* one bad block does not hide the others */
+			if (all || !cpc_backing_read(r->store->backing, bytenr + at, block,
+						     CPC_BLOCK_SIZE))
+				ret = judge_beyond(r, b, block, position + at, copy);
+		}
+	}
+	return ret;
+}
+
+static int search_beyond(struct cpc_log_replay *r, uint64_t seq, uint64_t position)
+{
+	uint64_t size = r->store->super.log_size, stop = r->store->super.log_position + size;
+	struct beyond b = {.seq = seq, .end = position + 2 * (uint64_t)r->max_record};
+	size_t len;
+	int ret = 0;
+
+	b.window = cpc_alloc_aligned(CPC_BLOCK_SIZE, r->max_record);
+	if (!b.window)
+		return -ENOMEM;
+	for (; !ret && position < cpc_min_u64(b.end, stop); position += len) {
+		len = cpc_min_u64(r->max_record, size - position % size);
+		ret = search_window(r, &b, position, len);
+	}
+	cpc_free(b.window);
+	return ret;
+}
+
+/* Behind the last record of the chain. */
+static uint64_t end_position(const struct cpc_log_replay *r)
+{
+	const struct cpc_log_found *last = r->nr ? &r->found[r->nr - 1] : NULL;
+
+	return last ? last->position + last->length : r->store->super.log_position;
 }
 
 static int build_chain(struct cpc_log_replay *r)
@@ -201,7 +286,9 @@ static int build_chain(struct cpc_log_replay *r)
 			position += size - position % size;
 			ret = look(r, seq, position, &found);
 		}
-		if (ret <= 0)
+		if (!ret)
+			return search_beyond(r, seq - 1, end_position(r));
+		if (ret < 0)
 			return ret;
 		ret = keep(r, &found);
 		if (ret)
@@ -554,8 +641,10 @@ static int scan(struct cpc_log_replay *r, const char **why)
 		return -EUCLEAN;
 	*why = "log: data cannot be verified";
 	ret = choose_end(r);
-	if (r->nr)
-		r->end_position = r->found[r->nr - 1].position + r->found[r->nr - 1].length;
+	/* only a forged mark stands within a cut */
+	if (!ret && last_seq(r) < r->durable)
+		ret = -EUCLEAN;
+	r->end_position = end_position(r);
 	return ret;
 }
 

@@ -3,8 +3,55 @@
 #ifndef CPC_POOL_POOL_INTERNAL_H
 #define CPC_POOL_POOL_INTERNAL_H
 
+#include <stdatomic.h>
+#include "lib/lock.h"
 #include "pool/pool.h"
 #include "volume/engine.h"
+
+struct cpc_pool_entry {
+	char *name;
+	uint64_t id;
+	uint32_t open; /* handles; table_lock */
+	bool closing;  /* being deleted or shrunk: no new handles; table_lock */
+	struct cpc_volume *vol;
+};
+
+struct cpc_pool {
+	struct cpc_backing *backing;
+	struct cpc_store *store;
+	struct cpc_engine *engine;
+	struct cpc_pool_options opts;
+	uint64_t open_us;
+	char label[CPC_LABEL_MAX + 1]; /* immutable */
+
+	struct cpc_mutex names_lock;   /* CPC_RANK_POOL: one change of names at a time */
+	struct cpc_mutex table_lock;   /* CPC_RANK_LEAF: the table below */
+	struct cpc_pool_entry **table; /* sorted by name */
+	size_t nr, cap;
+	uint64_t next_volume; /* names_lock */
+	_Atomic bool shut;
+};
+
+/* Writes the message, if one is wanted. Return: code. */
+int cpc_pool_fail(struct cpc_error *err, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The table of names. Lookups hold table_lock or names_lock; changes take table_lock themselves and
+ * are made with names_lock held. */
+struct cpc_pool_entry *cpc_pool_find(struct cpc_pool *pool, const char *name);
+int cpc_pool_table_reserve(struct cpc_pool *pool); /* room for one more */
+void cpc_pool_table_insert(struct cpc_pool *pool, struct cpc_pool_entry *entry);
+void cpc_pool_table_remove(struct cpc_pool *pool, struct cpc_pool_entry *entry);
+/* Moves an entry to its new name, which it takes over. Return: the old name, the caller's. */
+char *cpc_pool_table_rename(struct cpc_pool *pool, struct cpc_pool_entry *entry, char *name);
+struct cpc_pool_entry *cpc_pool_entry_new(const char *name, uint64_t id);
+void cpc_pool_entry_free(struct cpc_pool_entry *entry);
+char *cpc_pool_copy_name(const char *name);
+/* Adds a volume that the pool contains; ctx: the pool. */
+int cpc_pool_add_found(void *ctx, const struct cpc_volume_item *item);
+
+/* replay.c */
+int cpc_pool_replay(struct cpc_pool *pool, struct cpc_error *err);
 
 struct cpc_store *cpc_pool_store(struct cpc_pool *pool);
 struct cpc_engine *cpc_pool_engine(struct cpc_pool *pool);

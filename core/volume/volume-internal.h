@@ -385,6 +385,8 @@ struct cpc_engine {
 	struct cpc_hist read_us, write_us, flush_us, clear_ns, set_ns;
 };
 
+/* Counts a volume's committed tree in (sign 1) or out (-1) of the engine's sums. */
+void cpc_count_tree(struct cpc_engine *e, const struct cpc_node_ptr *ptr, int sign);
 /* Walks the volumes; each is held until the next call or cpc_volume_walk_end. */
 struct cpc_volume *cpc_volume_next(struct cpc_engine *e, struct cpc_volume *prev);
 void cpc_volume_walk_end(struct cpc_engine *e, struct cpc_volume *at);
