@@ -197,7 +197,8 @@ int cpc_super_decode(struct cpc_super *super, const struct cpc_disk_super *disk,
 		return refuse(why, "superblock root pointer", -EUCLEAN);
 	if (super->used_blocks > geo.nr_blocks || super->next_volume > UINT32_MAX ||
 	    disk->label_len > CPC_LABEL_MAX || super->next_drop >= 1ull << 55 ||
-	    super->next_free_log >= 1ull << 62)
+	    super->next_free_log >= 1ull << 62 || super->log_position % CPC_BLOCK_SIZE ||
+	    super->log_position >= 1ull << 62)
 		return refuse(why, "superblock counters", -EUCLEAN);
 	memcpy(super->label, disk->label, disk->label_len);
 	return 0;

@@ -132,6 +132,8 @@ static void impossible_superblocks_are_refused(void **state)
 	EXPECT_REFUSED(log_size, 0, -EUCLEAN);
 	EXPECT_REFUSED(log_size, 1ull << 40, -EUCLEAN);
 	EXPECT_REFUSED(log_size, (1u << 20) + 1, -EUCLEAN);
+	EXPECT_REFUSED(log_position, 512, -EUCLEAN);
+	EXPECT_REFUSED(log_position, 1ull << 62, -EUCLEAN);
 	EXPECT_REFUSED(root.bytenr[0], 4096, -EUCLEAN);
 	EXPECT_REFUSED(root.bytenr[0], (64ull << 20) + 1, -EUCLEAN);
 	EXPECT_REFUSED(root.bytenr[1], 0, -EUCLEAN);

@@ -61,9 +61,9 @@ static bool entry_sane(const struct cpc_log_replay *r, const struct cpc_disk_log
 	case CPC_LOG_RENAME:
 		return nr && nr <= payload;
 	case CPC_LOG_DELETE:
-		return true;
+		return !nr && !payload;
 	case CPC_LOG_RESIZE:
-		return block && block <= CPC_VOLUME_SIZE_MAX;
+		return !nr && !payload && block && block <= CPC_VOLUME_SIZE_MAX;
 	default:
 		return false;
 	}
