@@ -24,6 +24,8 @@
 #define OVERWRITE_SHARE 16u
 #define OVERWRITE_MAX	((64ull << 20) >> CPC_BLOCK_SHIFT)
 #define COMMIT_TRIES	6
+#define PIN_WAITS	2000u /* of a millisecond */
+#define PIN_WAIT_NS	1000000u
 #define LOG_TRIES	100 /* others may take what a commit has freed */
 
 /* A leaf entry of one block, item header included. */
@@ -166,31 +168,53 @@ void cpc_commit_when_tight(struct cpc_engine *e)
 		cpc_kick_commit(e);
 }
 
+/* Return: 0; -ENOSPC not now; another errno. */
+static int try_both_ways(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t dirty)
+{
+	struct cpc_engine *e = vol->engine;
+	int ret, mapped;
+
+	/* writers that are gone may have asked for more places than are needed now */
+	cpc_reserve_committed(e);
+	ret = try_reserve(e, nr, dirty, false);
+	if (ret != -ENOSPC)
+		return ret;
+	mapped = cpc_range_mapped(vol, block, nr);
+	if (mapped < 0)
+		return mapped;
+	return mapped ? try_reserve(e, nr, dirty, true) : -ENOSPC;
+}
+
+/* What a commit has freed may be pinned by readers of older views: requests, which end. */
+static bool wait_for_readers(struct cpc_engine *e, unsigned *waits)
+{
+	if (!atomic_load(&e->store->pinned_blocks) || *waits == PIN_WAITS)
+		return false;
+	++*waits;
+	cpc_mutex_lock(&e->throttle_lock);
+	cpc_cond_wait_ns(&e->throttle_cond, &e->throttle_lock, PIN_WAIT_NS);
+	cpc_mutex_unlock(&e->throttle_lock);
+	return true;
+}
+
 int cpc_reserve(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t dirty)
 {
 	struct cpc_engine *e = vol->engine;
 	int ret = try_reserve(e, nr, dirty, false);
+	unsigned waits = 0;
 
 	for (int i = 0; ret == -ENOSPC && i < COMMIT_TRIES; i++) {
 		bool helps = may_help(e, dirty);
-		int mapped;
 
-		/* writers that are gone may have asked for more places than are needed now */
-		cpc_reserve_committed(e);
-		ret = try_reserve(e, nr, dirty, false);
-		if (ret != -ENOSPC)
-			break;
-		mapped = cpc_range_mapped(vol, block, nr);
-		if (mapped < 0)
-			return mapped;
-		if (mapped)
-			ret = try_reserve(e, nr, dirty, true);
+		ret = try_both_ways(vol, block, nr, dirty);
 		if (ret != -ENOSPC || !helps)
 			break;
 		ret = cpc_engine_commit(e, false);
 		if (ret)
 			return ret;
-		ret = -ENOSPC;
+		do {
+			ret = try_both_ways(vol, block, nr, dirty);
+		} while (ret == -ENOSPC && wait_for_readers(e, &waits));
 	}
 	return ret;
 }

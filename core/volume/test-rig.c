@@ -220,6 +220,9 @@ void rig_check_accounts(struct rig *r)
 	struct cpc_space_info space;
 	uint64_t sum = 0;
 
+	/* Background threads are at rest only when there is nothing for them to do. */
+	if (r->threads)
+		assert_int_equal(cpc_pool_commit(r->pool), 0);
 	while ((vol = cpc_volume_next(e, vol))) {
 		uint64_t delalloc, cut = vol->cut ? atomic_load(&vol->dirty_blocks) : 0;
 
