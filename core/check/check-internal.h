@@ -4,6 +4,7 @@
 #define CPC_CHECK_CHECK_INTERNAL_H
 
 #include "check/check.h"
+#include "log/log.h"
 #include "transaction/store.h"
 
 /* --- findings (walk.c) -------------------------------------------------------------------------
@@ -109,6 +110,28 @@ struct cpc_reach {
 
 /* Return: 0; -EUCLEAN with what is wrong in findings; -EINVAL; -ENOMEM. */
 int cpc_reach_walk(struct cpc_reach *r);
+
+/* --- log (log.c): what an opening would accept of the ring ---------------------------------------
+ */
+
+/* As cpc_log_scan, without a store. _end goes with a peek that succeeded. */
+int cpc_log_peek(struct cpc_backing *backing, const struct cpc_super *super,
+		 const struct cpc_geometry *geo, struct cpc_log_replay *r, const char **why);
+void cpc_log_peek_end(struct cpc_log_replay *r);
+
+struct cpc_log_check {
+	struct cpc_findings *findings;
+	struct cpc_blockset *named;  /* in: blocks that trees name; out: and the log */
+	struct cpc_data_batch *data; /* NULL: data is not read */
+	uint64_t records, bad; /* out: accepted; copies or durable records that are not good */
+	/* private */
+	uint64_t next_volume, durable;
+	bool below_mark;
+};
+
+/* Return: 0, with what is wrong in findings; -ENOMEM. */
+int cpc_check_log(struct cpc_log_check *lc, struct cpc_backing *backing,
+		  const struct cpc_super *super, const struct cpc_geometry *geo);
 
 /* --- bitmaps (bitmaps.c): what the pool says is in use ------------------------------------------
  */

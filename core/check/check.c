@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * check: the whole of it: superblocks, then one walk that marks every block it meets, then the
- * bitmaps against the marks.
+ * bitmaps against the marks, then the log, whose blocks must not be marked yet.
  *
  * `seen` answers three questions at once: is a block named twice (the walk), what is reachable (the
  * bitmaps), has this node been walked already (ending on any image). Nodes of the free-log tree
@@ -268,6 +268,21 @@ static int walk(struct checker *c)
 	return ret ? ret : c->error;
 }
 
+/* After the bitmaps have been compared, which know nothing of what only the log names. */
+static int check_log(struct checker *c)
+{
+	struct cpc_log_check lc = {
+	    .findings = &c->findings,
+	    .named = &c->seen,
+	    .data = c->opts->data ? &c->data : NULL,
+	};
+	int ret = cpc_check_log(&lc, c->backing, &c->super, &c->geo);
+
+	c->result->log_records = lc.records;
+	c->result->log_bad = lc.bad;
+	return ret;
+}
+
 /* --- the whole --- */
 
 static int init(struct checker *c)
@@ -312,10 +327,12 @@ static int run(struct checker *c)
 	if (!ret)
 		ret = walk(c);
 	if (!ret) {
-		cpc_data_batch_run(&c->data);
 		check_names(c);
 		cpc_bitmaps_compare(&c->bitmaps, &c->seen, &c->log_nodes);
+		ret = check_log(c);
 	}
+	if (!ret)
+		cpc_data_batch_run(&c->data);
 	c->result->data_bad = c->data.bad;
 	c->result->leaked_blocks = c->bitmaps.leaked;
 	c->result->errors = c->findings.errors;

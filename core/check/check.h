@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * check: looks at a pool without opening it, the way a stranger would: superblocks, every node,
- * every mapping, space; with `data` every data block. And prints structures (dump). Writes nothing.
+ * every mapping, space, the log; with `data` every data block. And prints structures (dump). Writes
+ * nothing.
  *
  * Called by server/cli and tests; calls transaction/store.h (superblock search), core/btree (node
  * checks), space (fresh bitmaps), format, backing.
@@ -45,6 +46,8 @@ struct cpc_check_result {
 	uint64_t supers_bad;
 	uint64_t nodes, nodes_bad;	/* nodes named; copies that do not verify */
 	uint64_t data_blocks, data_bad; /* blocks mapped by volumes; that do not verify */
+	uint64_t log_records;		/* that an opening would replay */
+	uint64_t log_bad;		/* copies of durable ones that do not verify */
 	uint64_t volumes;
 	uint64_t leaked_blocks; /* in use but reachable from nothing */
 	uint64_t transid;

@@ -335,6 +335,92 @@ static void dump_record(struct dump *d, uint64_t bytenr, const struct cpc_disk_l
 	    cpc_get_le32(&r->nr_entries), cpc_get_le32(&r->flags));
 }
 
+static void dump_entry(struct dump *d, const struct cpc_disk_log_entry *e, uint32_t size)
+{
+	static const char *const names[] = {"?",      "map",	"hole",	 "create",
+					    "rename", "delete", "resize"};
+	uint64_t block = cpc_get_le64(&e->block), nr = cpc_get_le64(&e->nr_blocks);
+	const char *name = names[e->type < CPC_ARRAY_SIZE(names) ? e->type : 0];
+	uint32_t volume = cpc_get_le32(&e->volume), payload = size - (uint32_t)sizeof(*e);
+
+	if (e->type == CPC_LOG_MAP)
+		say(d, "    map volume %u blocks %" PRIu64 "+%" PRIu64 " at %" PRIu64, volume,
+		    block, nr, cpc_get_le64(&e->bytenr));
+	else if (e->type == CPC_LOG_HOLE)
+		say(d, "    hole volume %u blocks %" PRIu64 "+%" PRIu64, volume, block, nr);
+	else if (e->type == CPC_LOG_RENAME)
+		say(d, "    rename volume %u \"%.*s\"", volume,
+		    (int)cpc_min_u64(cpc_min_u64(nr, payload), CPC_NAME_MAX),
+		    (const char *)(e + 1));
+	else if (e->type == CPC_LOG_RESIZE)
+		say(d, "    resize volume %u to %" PRIu64, volume, block);
+	else
+		say(d, "    %s volume %u (type %u)", name, volume, e->type);
+}
+
+static void dump_entries(struct dump *d, const uint8_t *buf, uint32_t length)
+{
+	const struct cpc_disk_log_record *r = (const void *)buf;
+	uint32_t at = sizeof(*r), size;
+
+	for (uint32_t i = 0; i < cpc_get_le32(&r->nr_entries); i++, at += size) {
+		const struct cpc_disk_log_entry *e = (const void *)(buf + at);
+
+		size = length - at < sizeof(*e) ? 0 : cpc_get_le16(&e->size);
+		if (size < sizeof(*e) || size > length - at) {
+			say(d, "    entry %u is damaged", i);
+			return;
+		}
+		dump_entry(d, e, size);
+	}
+}
+
+/* Prints a record whose header stands in d->block. */
+static void dump_whole_record(struct dump *d, uint64_t bytenr, uint64_t left)
+{
+	const struct cpc_disk_log_record *r = (const void *)d->block;
+	uint32_t length = cpc_get_le32(&r->length);
+	uint8_t *buf;
+
+	dump_record(d, bytenr, r);
+	if (length < CPC_BLOCK_SIZE || length % CPC_BLOCK_SIZE || length > left ||
+	    length > d->super.log_size / 8) {
+		say(d, "    its length is damaged");
+		return;
+	}
+	buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, length);
+	if (!buf || cpc_backing_read(d->backing, bytenr, buf, length)) {
+		say(d, "    cannot be read");
+	} else if (cpc_get_le32(&((struct cpc_disk_log_record *)buf)->csum) !=
+		   cpc_csum_without_field(buf, length,
+					  offsetof(struct cpc_disk_log_record, csum))) {
+		say(d, "    its checksum does not match");
+	} else {
+		dump_entries(d, buf, length);
+	}
+	cpc_free(buf);
+}
+
+static void dump_replay(struct dump *d)
+{
+	struct cpc_log_replay r;
+	const char *why;
+	int ret = cpc_log_peek(d->backing, &d->super, &d->geo, &r, &why);
+
+	if (ret) {
+		say(d, "replay: %s", ret == -EUCLEAN ? why : strerror(-ret));
+		return;
+	}
+	if (r.nr)
+		say(d,
+		    "replay: records %" PRIu64 " to %" PRIu64 ", %" PRIu64
+		    " entries, durable %" PRIu64 ", ends at position %" PRIu64,
+		    r.found[0].seq, r.found[r.nr - 1].seq, r.entries, r.durable, r.end_position);
+	else
+		say(d, "replay: nothing");
+	cpc_log_peek_end(&r);
+}
+
 static int dump_log(struct dump *d)
 {
 	const struct cpc_disk_log_record *r = (const void *)d->block;
@@ -352,12 +438,13 @@ static int dump_log(struct dump *d)
 			    cpc_get_le32(&r->magic) != CPC_LOG_MAGIC ||
 			    memcmp(r->uuid, d->super.uuid, CPC_UUID_SIZE) != 0)
 				continue;
-			dump_record(d, bytenr, r);
+			dump_whole_record(d, bytenr, (d->geo.log_blocks - i) << CPC_BLOCK_SHIFT);
 			found++;
 		}
 	}
 	if (!found)
 		say(d, "no records");
+	dump_replay(d);
 	return 0;
 }
 

@@ -9,6 +9,11 @@
  * Which superblock is the newest stable one is not followed through acks and epochs but read from
  * the stable image after each flush that may have changed it: that is what a crash would find,
  * whatever faults were injected.
+ *
+ * The log: a record is seen when it is written. The data that it names may land later, so it counts
+ * as needed from the flush on after which it is stable and as the record says. For which
+ * roots: those of its life (nonce) whose trees do not contain it. Only the life of the newest
+ * stable superblock has any: a new one writes no record before its first superblock is stable.
  */
 #include "check/oracle.h"
 
@@ -28,6 +33,13 @@ struct root {
 	uint8_t needs[]; /* one bit a block */
 };
 
+/* A block of the pool that a log record names. */
+struct logged {
+	uint64_t seq; /* 0: none */
+	uint32_t csum;
+	bool landed; /* stable, as the record says */
+};
+
 struct cpc_oracle {
 	struct cpc_powercut *pc;
 	cpc_oracle_fail_fn fail;
@@ -43,6 +55,12 @@ struct cpc_oracle {
 	uint64_t last_transid;	 /* the highest seen */
 	struct cpc_geometry geo; /* of the roots */
 	struct cpc_oracle_stats stats;
+	/* the log of the newest stable superblock's life */
+	uint64_t log_nonce;
+	struct logged *logged; /* by block */
+	uint64_t *ring_seq[2]; /* of what stands there, by block of the ring */
+	uint64_t *fresh;       /* blocks that have not landed */
+	size_t nr_fresh, cap_fresh;
 };
 
 struct handle {
@@ -212,6 +230,164 @@ static void set_geometry(struct cpc_oracle *o, const struct cpc_super *super)
 	o->stable_known = true;
 }
 
+/* --- log --- */
+
+static void forget_log(struct cpc_oracle *o, uint64_t nonce)
+{
+	o->log_nonce = nonce;
+	o->nr_fresh = 0;
+	memset(o->logged, 0, o->nr_blocks * sizeof(*o->logged));
+	for (unsigned copy = 0; copy < 2; copy++)
+		memset(o->ring_seq[copy], 0, o->nr_blocks * sizeof(**o->ring_seq));
+}
+
+static void add_fresh(struct cpc_oracle *o, uint64_t block)
+{
+	if (o->nr_fresh == o->cap_fresh) {
+		o->cap_fresh = o->cap_fresh ? 2 * o->cap_fresh : 256;
+		o->fresh = realloc(o->fresh, o->cap_fresh * sizeof(*o->fresh));
+		if (!o->fresh)
+			abort();
+	}
+	o->fresh[o->nr_fresh++] = block;
+}
+
+static void note_named(struct cpc_oracle *o, uint64_t seq, uint64_t block, uint32_t csum)
+{
+	struct logged *l = &o->logged[block];
+
+	if (l->seq == seq && l->csum == csum)
+		return;
+	if (!l->seq || l->landed)
+		add_fresh(o, block);
+	*l = (struct logged){.seq = seq, .csum = csum};
+}
+
+/* After a flush: what of the named data is stable now. */
+static void note_landed(struct cpc_oracle *o)
+{
+	uint8_t data[CPC_BLOCK_SIZE];
+	size_t left = 0;
+
+	for (size_t i = 0; i < o->nr_fresh; i++) {
+		struct logged *l = &o->logged[o->fresh[i]];
+
+		cpc_powercut_peek_stable(o->pc, o->fresh[i] << CPC_BLOCK_SHIFT, data, sizeof(data));
+		l->landed = cpc_csum(data, sizeof(data)) == l->csum;
+		if (!l->landed)
+			o->fresh[left++] = o->fresh[i];
+	}
+	o->nr_fresh = left;
+}
+
+static void note_entry(struct cpc_oracle *o, uint64_t seq, const struct cpc_disk_log_entry *e)
+{
+	uint64_t block = cpc_get_le64(&e->bytenr) >> CPC_BLOCK_SHIFT;
+	const cpc_le32 *csum = (const void *)(e + 1);
+
+	if (e->type != CPC_LOG_MAP)
+		return;
+	for (uint64_t i = 0; i < cpc_get_le64(&e->nr_blocks); i++) {
+		if (block + i >= o->nr_blocks) {
+			violation(o, "log record %" PRIu64 " names what is outside the pool", seq);
+			return;
+		}
+		note_named(o, seq, block + i, cpc_get_le32(&csum[i]));
+	}
+}
+
+static const struct root *stable_root(const struct cpc_oracle *o)
+{
+	return cpc_list_first(&o->roots, struct root, node);
+}
+
+/* A record is about to be written to one copy of the ring. */
+static void judge_record(struct cpc_oracle *o, unsigned copy, uint64_t place, const uint8_t *data,
+			 size_t len)
+{
+	const struct cpc_disk_log_record *record = (const void *)data;
+	uint64_t seq = cpc_get_le64(&record->seq), newest = stable_root(o)->super.log_seq;
+	uint32_t at = sizeof(*record);
+
+	if (cpc_get_le32(&record->length) != len || cpc_get_le64(&record->nonce) != o->log_nonce) {
+		violation(o, "a write to the log ring is not one record of this life");
+		return;
+	}
+	for (size_t i = 0; i < len >> CPC_BLOCK_SHIFT; i++) {
+		uint64_t *there = &o->ring_seq[copy][place + i];
+
+		if (*there > newest && *there != seq)
+			violation(o,
+				  "log record %" PRIu64 " is overwritten by %" PRIu64
+				  " but superblock %" PRIu64 " needs it",
+				  *there, seq, stable_root(o)->super.transid);
+		*there = seq;
+	}
+	for (uint32_t i = 0; i < cpc_get_le32(&record->nr_entries); i++) {
+		const struct cpc_disk_log_entry *e = (const void *)(data + at);
+
+		note_entry(o, seq, e);
+		at += cpc_get_le16(&e->size);
+	}
+}
+
+/* Whether a root may be the base of a replay that takes the record naming this block. */
+static bool logged_for(const struct cpc_oracle *o, const struct root *r, uint64_t block)
+{
+	const struct logged *l = &o->logged[block];
+
+	return l->landed && r->super.nonce == o->log_nonce && r->super.log_seq < l->seq;
+}
+
+static int note_replayed_run(void *ctx, uint64_t volume, struct cpc_run *run)
+{
+	struct cpc_oracle *o = ctx;
+
+	for (size_t i = 0; i < run->nr_entries; i++) {
+		const struct cpc_run_entry *e = &run->entries[i];
+
+		for (uint32_t k = 0; e->bytenr && k < e->nr; k++)
+			note_named(o, UINT64_MAX, (e->bytenr >> CPC_BLOCK_SHIFT) + k,
+				   run->csums[e->csum + k]);
+	}
+	return 0;
+}
+
+static int note_replayed_name(void *ctx, enum cpc_log_entry_type type, uint64_t volume,
+			      uint64_t size, const void *payload, uint32_t len)
+{
+	return 0;
+}
+
+static int note_replayed_batch(void *ctx, uint64_t seq, uint64_t position)
+{
+	struct cpc_oracle *o = ctx;
+
+	for (size_t i = 0; i < o->nr_fresh; i++) {
+		if (o->logged[o->fresh[i]].seq == UINT64_MAX)
+			o->logged[o->fresh[i]].seq = seq;
+	}
+	return 0;
+}
+
+/* What an opening would take of the ring now. */
+static void look_at_ring(struct cpc_oracle *o)
+{
+	const struct cpc_log_handler h = {note_replayed_run, note_replayed_name,
+					  note_replayed_batch, o};
+	struct cpc_log_replay r;
+	const char *why;
+
+	forget_log(o, stable_root(o)->super.nonce);
+	if (cpc_log_peek(&o->stable, &stable_root(o)->super, &o->geo, &r, &why))
+		return;
+	cpc_log_replay_run(&r, &h);
+	cpc_log_peek_end(&r);
+	note_landed(o);
+}
+
+/* --- the newest superblock --- */
+
 /* Looks which superblock is the newest stable one now. */
 static void look(struct cpc_oracle *o)
 {
@@ -226,6 +402,8 @@ static void look(struct cpc_oracle *o)
 	forget_below(o, super.transid);
 	if (!find_root(o, super.transid))
 		add_root(o, &super, &disk, super.transid);
+	if (super.nonce != o->log_nonce)
+		forget_log(o, super.nonce);
 	/* One that is not stable yet: its write had not ended when this flush began. */
 	o->supers_written = o->roots.next->next != &o->roots;
 }
@@ -239,7 +417,10 @@ static void look_afresh(struct cpc_oracle *o)
 	forget_below(o, UINT64_MAX);
 	o->stable_known = false;
 	o->last_transid = 0;
+	o->log_nonce = 0;
 	look(o);
+	if (o->stable_known)
+		look_at_ring(o);
 	if (newest_super(o, cpc_powercut_peek, &super, &disk) && !find_root(o, super.transid))
 		add_root(o, &super, &disk, o->last_transid);
 }
@@ -253,10 +434,20 @@ static const struct root *needed_by(struct cpc_oracle *o, uint64_t block)
 	cpc_list_for_each (pos, &o->roots) {
 		const struct root *r = cpc_list_entry(pos, struct root, node);
 
-		if (r->needs[block / 8] & 1u << block % 8)
+		if (r->needs[block / 8] & 1u << block % 8 || logged_for(o, r, block))
 			return r;
 	}
 	return NULL;
+}
+
+/* Which copy of the ring a block belongs to, or -1. */
+static int ring_of(const struct cpc_oracle *o, uint64_t block)
+{
+	for (int copy = 0; copy < 2; copy++) {
+		if (block - o->geo.log[copy] < o->geo.log_blocks)
+			return copy;
+	}
+	return -1;
 }
 
 static int slot_of(const struct cpc_oracle *o, uint64_t block)
@@ -328,11 +519,17 @@ static void judge_write(struct cpc_oracle *o, uint64_t bytenr, const struct iove
 			enum cpc_cause cause)
 {
 	uint64_t block = bytenr >> CPC_BLOCK_SHIFT;
+	int copy;
 
 	cpc_mutex_lock(&o->lock);
 	o->stats.writes++;
+	copy = o->stable_known ? ring_of(o, block) : -1;
 	if (!o->stable_known) {
 		o->supers_written = true;
+		nr = 0;
+	} else if (copy >= 0 && cause != CPC_CAUSE_REPAIR) {
+		judge_record(o, (unsigned)copy, block - o->geo.log[copy], iov[0].iov_base,
+			     iov[0].iov_len);
 		nr = 0;
 	}
 	for (unsigned i = 0; i < nr; i++) {
@@ -393,6 +590,7 @@ static int oracle_flush(struct cpc_backing *b)
 	cpc_mutex_lock(&h->oracle->lock);
 	if (h->oracle->supers_written)
 		look(h->oracle);
+	note_landed(h->oracle);
 	cpc_mutex_unlock(&h->oracle->lock);
 	return ret;
 }
@@ -448,8 +646,21 @@ void cpc_oracle_destroy(struct cpc_oracle *o)
 	forget_below(o, UINT64_MAX);
 	if (o->nr_blocks)
 		cpc_mutex_destroy(&o->stable.ioq_lock);
+	free(o->logged);
+	free(o->ring_seq[0]);
+	free(o->ring_seq[1]);
+	free(o->fresh);
 	cpc_mutex_destroy(&o->lock);
 	free(o);
+}
+
+static void init_images(struct cpc_oracle *o, uint64_t size)
+{
+	cpc_backing_init(&o->stable, &stable_ops, size, -1, true);
+	o->nr_blocks = size >> CPC_BLOCK_SHIFT;
+	o->logged = xalloc(o->nr_blocks * sizeof(*o->logged));
+	for (unsigned copy = 0; copy < 2; copy++)
+		o->ring_seq[copy] = xalloc(o->nr_blocks * sizeof(**o->ring_seq));
 }
 
 int cpc_oracle_reopen(struct cpc_oracle *o, struct cpc_backing **b)
@@ -465,8 +676,7 @@ int cpc_oracle_reopen(struct cpc_oracle *o, struct cpc_backing **b)
 	cpc_backing_init(&h->backing, &oracle_ops, h->inner->size, -1, false);
 	cpc_mutex_lock(&o->lock);
 	if (!o->nr_blocks)
-		cpc_backing_init(&o->stable, &stable_ops, h->inner->size, -1, true);
-	o->nr_blocks = h->inner->size >> CPC_BLOCK_SHIFT;
+		init_images(o, h->inner->size);
 	look_afresh(o);
 	cpc_mutex_unlock(&o->lock);
 	*b = &h->backing;

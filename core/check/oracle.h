@@ -18,13 +18,14 @@
  *
  * What is judged
  *  1. No write or discard touches a block that an acceptable root needs, unless it writes the bytes
- *     that are stable there already, or is a repair (CPC_CAUSE_REPAIR).
+ *     that are stable there already, or is a repair (CPC_CAUSE_REPAIR). A root needs the data that
+ *     log records behind it name as well, once that is stable.
  *  2. All that a superblock names is stable and verifies when its write is issued: every node, the
  *     current bitmap homes, and the data that was born since the last stable superblock.
  *  3. A superblock's transid is new, or its bytes are those written before. It goes to no slot of
  *     the newest stable superblock, unless it is that superblock.
  *  4. A discard stays within the data area.
- * The log's records are not roots yet: they have no writer.
+ *  5. No log record behind the newest stable superblock is overwritten, but by itself.
  *
  * Locks: one mutex, below the device's; it is not held while the device works. Handles may be used
  * from any number of threads.

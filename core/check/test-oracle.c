@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "log/log.h"
+
 static const struct test_geometry geometry = {8 * MIB, 4096, false};
 
 static void make(struct test_pool *p)
@@ -252,6 +254,127 @@ static void a_new_life_starts_from_what_is_there(void **state)
 	finish(&p);
 }
 
+/* --- the log --- */
+
+/* A life whose log has two flushed records of one block each, the second over the first. */
+static struct cpc_log *make_log(struct test_pool *p, uint64_t data[2])
+{
+	struct cpc_commit_request req = {.next_volume = p->next_volume};
+	struct cpc_log *log;
+
+	make(p);
+	req.nonce = p->store->nonce;
+	assert_int_equal(cpc_store_commit(p->store, &req), 0);
+	cpc_pins_put(req.pins);
+	assert_int_equal(cpc_log_create(p->store, &log), 0);
+	for (unsigned i = 0; i < 2; i++) {
+		uint8_t *buf = cpc_alloc_aligned(4096, 4096);
+		struct cpc_run_builder builder;
+		struct cpc_log_batch b;
+		struct cpc_run *run;
+		uint32_t csum, got;
+
+		memset(buf, 0x10 + (int)i, 4096);
+		csum = cpc_csum(buf, 4096);
+		assert_int_equal(
+		    cpc_space_alloc(p->store->space, CPC_SPACE_DATA, 1, 1, &data[i], &got), 0);
+		data[i] <<= CPC_BLOCK_SHIFT;
+		cpc_run_builder_init(&builder, 1, 1);
+		cpc_run_builder_map(&builder, 9, 1, data[i], &csum);
+		assert_int_equal(cpc_run_builder_finish(&builder, &run), 0);
+		cpc_log_batch_init(&b, log);
+		cpc_log_batch_run(&b, p->item[0].id, run);
+		assert_int_equal(cpc_log_batch_end(&b), 0);
+		/* the record may be there before its data */
+		assert_int_equal(cpc_log_append(log, &b), 0);
+		assert_int_equal(cpc_log_write(log, &b), 0);
+		assert_int_equal(cpc_flush_epoch_flush(&p->store->fe, CPC_FLUSH_LOG), 0);
+		assert_int_equal(
+		    cpc_fe_write(&p->store->fe, data[i], buf, 4096, CPC_CAUSE_DATA, NULL), 0);
+		cpc_log_complete(log, &b, 0);
+		assert_int_equal(cpc_log_flush(log, b.last_seq), 0);
+		cpc_log_batch_destroy(&b);
+		cpc_run_put(run);
+		cpc_free(buf);
+	}
+	if (p->violations)
+		fail_msg("%s", p->violation);
+	return log;
+}
+
+static void commit_log(struct test_pool *p, struct cpc_log *log)
+{
+	struct cpc_commit_request req = {.next_volume = p->next_volume, .nonce = p->store->nonce};
+
+	cpc_log_freeze(log, &req.log_seq, &req.log_position);
+	cpc_log_thaw(log);
+	assert_int_equal(cpc_store_commit(p->store, &req), 0);
+	cpc_pins_put(req.pins);
+	cpc_log_committed(log, req.log_seq, req.log_position);
+}
+
+static void overwriting_what_the_log_names_is_seen_until_a_commit_contains_it(void **state)
+{
+	for (unsigned i = 0; i < 3; i++) {
+		struct test_pool p;
+		uint64_t data[2];
+		struct cpc_log *log = make_log(&p, data);
+
+		write_block(&p, data[i % 2], 0x10 + (int)i % 2,
+			    CPC_CAUSE_DATA); /* the same bytes */
+		if (i == 2)
+			commit_log(&p, log);
+		assert_int_equal(p.violations, 0);
+		write_block(&p, data[i % 2], 1, CPC_CAUSE_DATA);
+		if (i == 2)
+			assert_int_equal(p.violations, 0);
+		else
+			expect_violation(&p, "is overwritten");
+		cpc_log_destroy(log);
+		finish(&p);
+	}
+}
+
+static void a_new_life_knows_what_the_old_log_names(void **state)
+{
+	struct test_pool p;
+	uint64_t data[2];
+
+	cpc_log_destroy(make_log(&p, data));
+	test_pool_close(&p);
+	cpc_powercut_crash_random(p.pc, 7);
+	test_pool_open(&p);
+	assert_int_equal(p.violations, 0);
+	assert_int_equal(cpc_backing_discard(p.backing, data[1], 4096), 0);
+	expect_violation(&p, "is discarded");
+	finish(&p);
+}
+
+static void overwriting_a_record_is_seen_until_a_commit_contains_it(void **state)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		struct test_pool p;
+		uint64_t data[2];
+		struct cpc_log *log = make_log(&p, data);
+		struct cpc_log_batch b;
+
+		if (i)
+			commit_log(&p, log);
+		log->head = log->size; /* once around, to the place of record 1 */
+		atomic_store(&log->tail, log->head);
+		cpc_log_batch_init(&b, log);
+		assert_int_equal(cpc_log_batch_mark(&b), 0);
+		assert_int_equal(cpc_log_add(log, &b), 0);
+		cpc_log_batch_destroy(&b);
+		if (i)
+			assert_int_equal(p.violations, 0);
+		else
+			expect_violation(&p, "log record 1 is overwritten by 3");
+		cpc_log_destroy(log);
+		finish(&p);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -268,6 +391,9 @@ int main(void)
 	    cmocka_unit_test(data_that_is_not_stable_is_seen),
 	    cmocka_unit_test(a_burned_superblock_stays_acceptable),
 	    cmocka_unit_test(a_new_life_starts_from_what_is_there),
+	    cmocka_unit_test(overwriting_what_the_log_names_is_seen_until_a_commit_contains_it),
+	    cmocka_unit_test(a_new_life_knows_what_the_old_log_names),
+	    cmocka_unit_test(overwriting_a_record_is_seen_until_a_commit_contains_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
