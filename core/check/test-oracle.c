@@ -259,10 +259,11 @@ static void a_new_life_starts_from_what_is_there(void **state)
 /* A life whose log has two flushed records of one block each, the second over the first. */
 static struct cpc_log *make_log(struct test_pool *p, uint64_t data[2])
 {
-	struct cpc_commit_request req = {.next_volume = p->next_volume};
+	struct cpc_commit_request req = {0};
 	struct cpc_log *log;
 
 	make(p);
+	req.next_volume = p->next_volume;
 	req.nonce = p->store->nonce;
 	assert_int_equal(cpc_store_commit(p->store, &req), 0);
 	cpc_pins_put(req.pins);
