@@ -28,7 +28,8 @@ struct cpc_pool {
 	struct cpc_mutex table_lock;   /* CPC_RANK_LEAF: the table below */
 	struct cpc_pool_entry **table; /* sorted by name */
 	size_t nr, cap;
-	uint64_t next_volume; /* names_lock */
+	uint64_t next_volume;	 /* names_lock */
+	uint64_t replay_durable; /* the log's durable mark; at open only */
 	_Atomic bool shut;
 };
 

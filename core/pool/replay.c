@@ -97,13 +97,18 @@ static int replay_name(void *ctx, enum cpc_log_entry_type type, uint64_t volume,
 	return 0;
 }
 
-/* A long log may hold more than there is memory for maps: some of it is committed on the way. */
+/*
+ * A long log may hold more than there is memory for maps: some of it is committed on the way. Only
+ * up to the durable mark: above it, data that later records have replaced has not been verified,
+ * and those records stand on data that is not moved before the last commit.
+ */
 static int replay_batch(void *ctx, uint64_t seq, uint64_t position)
 {
 	struct cpc_pool *pool = ctx;
 
 	cpc_engine_replay_to(pool->engine, pool->store->super.nonce, seq, position);
-	if (pool->opts.read_only || !cpc_engine_maps_full(pool->engine))
+	if (pool->opts.read_only || seq > pool->replay_durable ||
+	    !cpc_engine_maps_full(pool->engine))
 		return 0;
 	return cpc_engine_commit(pool->engine, false);
 }
@@ -116,6 +121,7 @@ static int replay_accepted(struct cpc_pool *pool, struct cpc_log_replay *r)
 	    .run = replay_run, .name = replay_name, .batch = replay_batch, .ctx = pool};
 	int ret = pool->opts.read_only ? 0 : cpc_log_claim(r);
 
+	pool->replay_durable = r->durable;
 	if (!ret && !pool->opts.read_only)
 		ret = cpc_log_move_data(r, !cpc_engine_replay_room(pool->engine, r->entries));
 	if (!ret)
