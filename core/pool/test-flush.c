@@ -523,10 +523,15 @@ static void make_base(struct fixture *f, struct history *h)
 	cpc_pool_close(f->pool);
 }
 
+struct attempt {
+	unsigned order;
+	bool other;
+	uint64_t round, nth;
+};
+
 /* Return: false when the device wrote fewer than `nth` times. */
 static bool try_order(struct fixture *f, const struct history *base,
-		      const struct cpc_powercut_saved *saved, unsigned order, bool other,
-		      uint64_t nth)
+		      const struct cpc_powercut_saved *saved, const struct attempt *a)
 {
 	struct history h = *base;
 	uint64_t writes;
@@ -534,22 +539,23 @@ static bool try_order(struct fixture *f, const struct history *base,
 	bool cut;
 	int ret = 0;
 
-	snprintf(what, sizeof(what), "order %u%s, write %llu", order, other ? " other" : "",
-		 (unsigned long long)nth);
+	snprintf(what, sizeof(what), "order %u%s, round %llu, write %llu", a->order,
+		 a->other ? " other" : "", (unsigned long long)a->round,
+		 (unsigned long long)a->nth);
 	cpc_powercut_restore(f->pc, saved);
-	f->rng = order * 1000003ull + nth;
+	f->rng = a->order * 1000003ull + a->nth + a->round * 1000000007ull;
 	open_pool(f);
 	writes = cpc_powercut_count(f->pc, CPC_POWERCUT_WRITE);
-	cpc_powercut_fail(f->pc, CPC_POWERCUT_WRITE, nth, true, -EIO);
+	cpc_powercut_fail(f->pc, CPC_POWERCUT_WRITE, a->nth, true, -EIO);
 	/* both have something that was not flushed */
 	begin_op(&h);
 	for (unsigned v = 0; v < 2 && !ret; v++)
 		ret = change_data(f, state_of(&h, v), WRITE, 50 + v);
-	for (unsigned rest = order; rest && !ret; rest /= NR_OPS + 1)
+	for (unsigned rest = a->order; rest && !ret; rest /= NR_OPS + 1)
 		ret = do_op(f, &h, (enum op)(rest % (NR_OPS + 1) - 1));
 	if (!ret)
-		ret = do_flush(f, &h, other);
-	cut = cpc_powercut_count(f->pc, CPC_POWERCUT_WRITE) - writes >= nth;
+		ret = do_flush(f, &h, a->other);
+	cut = cpc_powercut_count(f->pc, CPC_POWERCUT_WRITE) - writes >= a->nth;
 	assert_true(ret == 0 || cut);
 	cpc_pool_close(f->pool);
 	cpc_powercut_crash_random(f->pc, f->rng);
@@ -579,28 +585,29 @@ static uint64_t env(const char *name, uint64_t otherwise)
 
 /*
  * All orders of up to three operations, then a flush on the same or on another volume, and the
- * power goes at any device write. CPC_TEST_OPS bounds how many instants are tried; 0: all.
+ * power goes at any device write. CPC_TEST_OPS: about how many instants are tried in all; each at
+ * least once, then again with other fates.
  */
 static void every_order_of_changes_survives_a_cut_at_any_write(void **state)
 {
-	uint64_t most = env("CPC_TEST_OPS", 4000), tried = 0, orders = 2 * 399;
-	uint64_t each = most ? cpc_max_u64(1, most / orders) : UINT64_MAX;
+	uint64_t wanted = env("CPC_TEST_OPS", 6000), tried = 0;
 	struct cpc_powercut_saved *saved;
 	struct history base;
 	struct fixture f;
 
 	make_base(&f, &base);
 	saved = cpc_powercut_save(f.pc);
-	for (unsigned order = 1; order < 512; order++) {
-		for (unsigned other = 0; other < 2 && is_order(order); other++) {
-			uint64_t first = most ? 1 + order % 3 : 1, step = most ? 2 : 1, n = 0;
+	for (uint64_t round = 0; !round || tried < wanted; round++) {
+		for (unsigned order = 1; order < 512; order++) {
+			for (unsigned other = 0; other < 2 && is_order(order); other++) {
+				struct attempt a = {order, other, round, 1};
 
-			while (n < each &&
-			       try_order(&f, &base, saved, order, other, first + n++ * step))
-				tried++;
+				for (; try_order(&f, &base, saved, &a); a.nth++)
+					tried++;
+			}
 		}
 	}
-	assert_true(tried > orders / 2);
+	assert_true(tried > 2 * 2 * 399);
 	cpc_powercut_restore(f.pc, saved);
 	cpc_powercut_saved_free(saved);
 	destroy_device(&f);
@@ -740,6 +747,38 @@ static void what_has_no_mark_yet_counts_as_torn(void **state)
 	}
 }
 
+/* The device has dropped what it shows, and says that all is well from the next life on. */
+static void what_a_cache_only_holds_is_copied_before_it_is_served(void **state)
+{
+	struct cpc_powercut_fault fault = {
+	    .op = CPC_POWERCUT_FLUSH, .action = CPC_FAULT_DROP_CACHED, .nth = 1, .error = -EIO};
+	struct cpc_volume *vol;
+	struct fixture f;
+
+	make(&f, 8 * MIB, 128 << 10, MIB);
+	create(&f, "a", MIB);
+	vol = open_volume(&f, "a");
+	assert_int_equal(write_value(vol, 0, 7, CPC_FUA), 0);
+	cpc_powercut_add_fault(f.pc, &fault);
+	assert_int_equal(write_value(vol, 1, 8, CPC_FUA), -EIO);
+	cpc_pool_close_volume(f.pool, vol);
+	cpc_pool_close(f.pool);
+	cpc_powercut_kill(f.pc);
+	for (unsigned life = 0; life < 3; life++) {
+		open_pool(&f);
+		vol = open_volume(&f, "a");
+		assert_int_equal(read_value(vol, 0), 7);
+		assert_int_equal(read_value(vol, 1), 8);
+		assert_int_equal(cpc_volume_flush(vol), 0);
+		cpc_pool_close_volume(f.pool, vol);
+		if (life == 2)
+			break;
+		cpc_pool_close(f.pool);
+		cut_power(&f, CPC_FATE_LOST);
+	}
+	finish(&f);
+}
+
 /* --- dump --- */
 
 static void find_lines(void *ctx, const char *line)
@@ -819,6 +858,7 @@ int main(void)
 	    cmocka_unit_test(a_flushed_record_that_is_gone_refuses_the_pool),
 	    cmocka_unit_test(flushed_data_that_rots_is_an_error_of_that_block_only),
 	    cmocka_unit_test(what_has_no_mark_yet_counts_as_torn),
+	    cmocka_unit_test(what_a_cache_only_holds_is_copied_before_it_is_served),
 	    cmocka_unit_test(dump_prints_records_and_their_entries),
 	    cmocka_unit_test(a_long_log_is_committed_in_steps_up_to_its_mark_only),
 	};
