@@ -4,8 +4,6 @@
  * however full the pool is, in whatever order data and names change, and when what was flushed
  * rots. The legality oracle stands in front of the device.
  */
-#include "pool/pool-internal.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,7 +16,8 @@
 #include "check/oracle.h"
 #include "lib/hooks.h"
 #include "lib/log.h"
-#include "log/log-internal.h"
+#include "log/log.h"
+#include "pool/pool.h"
 #include "volume/volume-internal.h"
 
 #define MIB (1024ull * 1024)
@@ -242,9 +241,9 @@ static void flushes_do_not_wait_for_a_commit(void **state)
 /* --- a full pool --- */
 
 /* Takes all room that ordinary writes may have. */
-static void fill_pool(struct fixture *f, struct cpc_volume *vol, bool synthetic)
+static void fill_pool(struct cpc_volume *vol, bool synthetic)
 {
-	struct cpc_space *space = f->pool->store->space;
+	struct cpc_space *space = vol->engine->store->space;
 	uint64_t block = 100;
 
 	while (synthetic) {
@@ -279,7 +278,7 @@ static void a_full_pool_takes_flushes_without_end(void **state)
 		vol = open_volume(&f, "a");
 		for (unsigned b = 0; b < 50; b++)
 			assert_int_equal(write_value(vol, b, 1, 0), 0);
-		fill_pool(&f, vol, cases[c].synthetic);
+		fill_pool(vol, cases[c].synthetic);
 		for (uint32_t i = 1; i <= 10000; i++) {
 			uint64_t block = draw(&f, 50);
 
@@ -637,9 +636,9 @@ static struct cpc_log_found flushed_and_cut(struct fixture *f, bool mark, uint64
 	*data = m.bytenr;
 	nanosleep(&quiet, NULL);
 	if (mark)
-		cpc_log_mark(f->pool->engine->log, &wait);
+		cpc_log_mark(vol->engine->log, &wait);
 	cpc_pool_close_volume(f->pool, vol);
-	assert_int_equal(cpc_log_scan(f->pool->store, &r, &why), 0);
+	assert_int_equal(cpc_log_scan(vol->engine->store, &r, &why), 0);
 	found = r.found[r.nr - (mark ? 2 : 1)];
 	cpc_log_replay_destroy(&r);
 	cpc_pool_close(f->pool);
@@ -830,8 +829,8 @@ static uint64_t commits_of_open(struct fixture *f, bool durable)
 	cut_power(f, CPC_FATE_KEPT);
 	f->opts.cache = 2 * MIB;
 	open_pool(f);
-	commits = atomic_load(&f->pool->store->commits);
 	vol = open_volume(f, "a");
+	commits = atomic_load(&vol->engine->store->commits);
 	for (uint32_t i = 0; i < 12000; i += 7)
 		assert_int_equal(read_value(vol, 2 * i), 1 + i);
 	cpc_pool_close_volume(f->pool, vol);
