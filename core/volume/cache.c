@@ -146,6 +146,21 @@ int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_
 	return ret;
 }
 
+void cpc_cache_add_clean(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block, uint64_t nr)
+{
+	struct cpc_list gone;
+	struct cpc_buf *old;
+
+	cpc_list_init(&gone);
+	cpc_mutex_lock(&vol->cache_lock);
+	for (uint64_t i = 0; i < nr; i++) {
+		if (cpc_xa_load(&vol->cache, block + i) || store(vol, bufs[i], block + i, &old))
+			cpc_list_add(&gone, &bufs[i]->node);
+	}
+	cpc_mutex_unlock(&vol->cache_lock);
+	free_gone(vol, &gone);
+}
+
 void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t epoch)
 {
 	struct cpc_list gone;

@@ -17,6 +17,8 @@
 /* Buffers freed by one walk of the clock, so that the next allocations need none; and how many
  * the hand looks at under one lock. */
 #define EVICT_BATCH 32u
+/* This part of the arena stays free for those who need a buffer. */
+#define SPARE_SHARE 8u
 #define HAND_STEP   64u
 
 int cpc_memory_init(struct cpc_memory *m, size_t bytes)
@@ -70,6 +72,24 @@ static struct cpc_buf *take_free(struct cpc_memory *m)
 		buf->flags = 0;
 	}
 	return buf;
+}
+
+bool cpc_buf_take_spare(struct cpc_engine *e, struct cpc_buf **bufs, size_t nr)
+{
+	struct cpc_memory *m = &e->memory;
+	bool ok;
+
+	cpc_mutex_lock(&m->lock);
+	ok = m->nr_free >= nr + m->nr / SPARE_SHARE;
+	for (size_t i = 0; ok && i < nr; i++) {
+		bufs[i] = cpc_list_first(&m->free, struct cpc_buf, node);
+		cpc_list_del(&bufs[i]->node);
+		atomic_store_explicit(&bufs[i]->refs, 1, memory_order_relaxed);
+		bufs[i]->flags = 0;
+	}
+	m->nr_free -= ok ? nr : 0;
+	cpc_mutex_unlock(&m->lock);
+	return ok;
 }
 
 static void give_free(struct cpc_memory *m, struct cpc_buf *buf)

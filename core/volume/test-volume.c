@@ -272,6 +272,25 @@ static uint64_t place_of(struct rig *r, uint64_t block)
 	return bytenr;
 }
 
+static void a_large_write_is_kept_while_the_cache_is_empty(void **state)
+{
+	struct cpc_engine_stats before, after;
+	struct rig r = {0};
+
+	rig_make(&r);
+	rig_write(&r, 4096, 70 * 4096);
+	cpc_engine_get_stats(r.vol->engine, &before);
+	rig_compare(&r, 4096, 70 * 4096);
+	cpc_engine_get_stats(r.vol->engine, &after);
+	assert_int_equal(after.cache_hits, before.cache_hits + 70);
+	/* newer content takes its place, partly and whole */
+	rig_write(&r, 5000, 100);
+	rig_write(&r, 10 * 4096, 66 * 4096);
+	rig_compare_all(&r);
+	rig_reopen(&r);
+	rig_finish(&r);
+}
+
 static void damage_is_an_error_for_that_block_only(void **state)
 {
 	struct rig r = {0};
@@ -284,10 +303,12 @@ static void damage_is_an_error_for_that_block_only(void **state)
 		if (committed)
 			rig_reopen(&r);
 		cpc_powercut_flip(r.pc, place_of(&r, 100) + 7, 3);
-		/* Nothing of it may be in memory; a direct write goes around the cache. */
+		/* Nothing of it may be in memory. */
 		if (committed) {
 			rig_close(&r);
 			rig_open(&r);
+		} else {
+			cpc_cache_remove(r.vol, 0, MIB / 4096, atomic_load(&r.vol->epoch));
 		}
 		assert_int_equal(cpc_volume_read(r.vol, r.back, 4096, 100 * 4096), -EUCLEAN);
 		assert_int_equal(cpc_volume_read(r.vol, r.back, 3 * 4096, 99 * 4096), -EUCLEAN);
@@ -725,6 +746,7 @@ int main(void)
 	    cmocka_unit_test(more_pieces_than_fit_are_reported_in_part),
 	    cmocka_unit_test(eight_exbibytes_work_at_both_ends),
 	    cmocka_unit_test(any_sequence_of_requests_reads_back),
+	    cmocka_unit_test(a_large_write_is_kept_while_the_cache_is_empty),
 	    cmocka_unit_test(damage_is_an_error_for_that_block_only),
 	    cmocka_unit_test(a_failed_data_write_goes_elsewhere),
 	    cmocka_unit_test(a_cut_that_cannot_be_written_is_kept_and_resumed),

@@ -82,6 +82,8 @@ static inline void *cpc_buf_data(const struct cpc_memory *m, const struct cpc_bu
 struct cpc_buf *cpc_buf_try_alloc(struct cpc_engine *e);
 /* Waits until one can be had. NULL: the engine broke. */
 struct cpc_buf *cpc_buf_alloc(struct cpc_engine *e);
+/* Takes nr buffers if many more are free: for what it is only nice to have in the cache. */
+bool cpc_buf_take_spare(struct cpc_engine *e, struct cpc_buf **bufs, size_t nr);
 void cpc_buf_put(struct cpc_engine *e, struct cpc_buf *buf);
 
 /* --- views (view.c) --- */
@@ -210,6 +212,10 @@ void cpc_cache_filled(struct cpc_volume *vol, struct cpc_buf *buf, bool ok);
  * -ENOMEM, nothing changed. */
 int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
 			  uint64_t nr, uint64_t epoch, uint64_t *again);
+/* Puts clean copies where there is nothing. Takes all references. The content is that of the view.
+ */
+void cpc_cache_add_clean(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_t block,
+			 uint64_t nr);
 /* Takes all buffers of [block, block + nr) out of the index. Under a ticket of `epoch`. */
 void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint64_t epoch);
 /* Buffers that are looked at under one hold of the index lock: short, writers wait for it. */

@@ -22,7 +22,8 @@ struct writer {
 	uint64_t offset, len;
 	uint64_t block, nr; /* the range rounded to blocks */
 	struct cpc_io_state *cached;
-	uint64_t log_room; /* ring bytes promised to the request */
+	uint64_t log_room;	 /* ring bytes promised to the request */
+	struct cpc_buf **copies; /* of a direct write, for the cache; NULL: none */
 };
 
 static void writer_init(struct writer *w, struct cpc_volume *vol, const void *src, uint64_t offset,
@@ -217,6 +218,7 @@ struct direct {
 	uint64_t bytenr[CPC_BOUNCE_BLOCKS];
 	uint32_t csums[CPC_BOUNCE_BLOCKS];
 	struct cpc_run_builder builder;
+	struct cpc_buf *copies[CPC_BOUNCE_BLOCKS];
 };
 
 static const void *direct_data(struct cpc_data_writer *writer, size_t i)
@@ -323,6 +325,9 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 	/* from here on the run is the view's: a merge may take it away */
 	cpc_view_link(vol, next, run, epoch, false);
 	cpc_cache_remove(vol, w->block, w->nr, epoch);
+	if (w->copies)
+		cpc_cache_add_clean(vol, w->copies, w->block, w->nr);
+	w->copies = NULL;
 	ret =
 	    cpc_io_tree_clear(&vol->io_tree, w->block << CPC_BLOCK_SHIFT, w->nr << CPC_BLOCK_SHIFT,
 			      CPC_IO_DELALLOC | CPC_IO_LOCKED, &w->cached, &cs);
@@ -380,6 +385,28 @@ static int write_chunks(struct direct *d)
 	return ret;
 }
 
+/* While much of the cache is empty, what one bounce buffer held is kept there: it may be read soon.
+ */
+static void keep_copies(struct direct *d)
+{
+	struct writer *w = d->w;
+	struct cpc_engine *e = w->vol->engine;
+
+	if (w->nr > CPC_BOUNCE_BLOCKS || d->zeroes || !cpc_buf_take_spare(e, d->copies, w->nr))
+		return;
+	for (uint64_t i = 0; i < w->nr; i++)
+		memcpy(cpc_buf_data(&e->memory, d->copies[i]), d->bounce + i * CPC_BLOCK_SIZE,
+		       CPC_BLOCK_SIZE);
+	w->copies = d->copies;
+}
+
+static void drop_copies(struct writer *w)
+{
+	for (uint64_t i = 0; w->copies && i < w->nr; i++)
+		cpc_buf_put(w->vol->engine, w->copies[i]);
+	w->copies = NULL;
+}
+
 static int write_direct(struct writer *w)
 {
 	struct cpc_engine *e = w->vol->engine;
@@ -403,7 +430,10 @@ static int write_direct(struct writer *w)
 		return ret;
 	}
 	ret = write_chunks(d);
+	if (!ret)
+		keep_copies(d);
 	ret = link_direct(w, &d->builder, ret);
+	drop_copies(w);
 	cpc_unreserve(e, d->writer.reserved);
 	direct_free(d);
 	return ret;
