@@ -32,7 +32,8 @@ enum cpc_lock_rank {
 	CPC_RANK_FLUSH_EPOCH = 80,
 	CPC_RANK_BACKING = 85,
 	CPC_RANK_STATS = 90,
-	CPC_RANK_LEAF = 100 /* takes nothing below it */
+	CPC_RANK_LEAF = 100,   /* takes nothing but the next */
+	CPC_RANK_MESSAGE = 110 /* where messages go, so that one can be given under any lock */
 };
 
 struct cpc_mutex {

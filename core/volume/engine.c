@@ -8,13 +8,17 @@
 
 void cpc_engine_break(struct cpc_engine *e, const char *why)
 {
+	bool first;
+
 	cpc_mutex_lock(&e->why_lock);
-	if (!atomic_load(&e->broken)) {
+	first = !atomic_load(&e->broken);
+	if (first)
 		snprintf(e->why, sizeof(e->why), "%s", why);
-		cpc_error("pool is read-only from now on: %s", why);
-	}
 	atomic_store(&e->broken, true);
 	cpc_mutex_unlock(&e->why_lock);
+	/* without the lock: where the message goes there may be locks of the same rank */
+	if (first)
+		cpc_error("pool is read-only from now on: %s", why);
 }
 
 bool cpc_engine_broken(struct cpc_engine *e, char *why, size_t len)

@@ -39,7 +39,7 @@ static void log_sink(enum cpc_log_level level, const char *line)
 
 void cpc_plugin_log_init(void)
 {
-	cpc_mutex_init(&limit_lock, "log limit", CPC_RANK_LEAF);
+	cpc_mutex_init(&limit_lock, "log limit", CPC_RANK_MESSAGE);
 	cpc_log_set_sink(log_sink);
 }
 
