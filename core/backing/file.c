@@ -205,17 +205,37 @@ static int check_kind(struct opening *o)
 	return 0;
 }
 
+/* The process that has our lock on a device which somebody claims, 0: none that we can see. */
+static pid_t device_holder(const struct opening *o)
+{
+	int fd = open(o->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	pid_t pid = fd < 0 ? 0 : cpc_lock_holder(fd);
+
+	if (fd >= 0)
+		close(fd);
+	return pid;
+}
+
+/* A claim on a device outlives its process as the lock does, see take_lock. */
 static int open_fd(const struct opening *o)
 {
 	int flags = O_CLOEXEC | O_NONBLOCK | (o->read_only ? O_RDONLY : O_RDWR);
-	int fd;
+	int fd, tries = 0;
+	pid_t pid;
 
 	if (o->is_block && !o->read_only)
 		flags |= O_EXCL;
-	fd = open(o->path, flags);
-	if (fd < 0 && errno == EBUSY)
-		return fail(o, -EBUSY, "in use (mounted, or opened by another program)");
-	return fd < 0 ? fail_errno(o, -errno, "cannot open the pool") : fd;
+	while ((fd = open(o->path, flags)) < 0) {
+		if (errno != EBUSY)
+			return fail_errno(o, -errno, "cannot open the pool");
+		pid = device_holder(o);
+		if (pid > 0)
+			return fail(o, -EBUSY, "already in use, held by process %ld", (long)pid);
+		if (++tries >= LOCK_TRIES)
+			return fail(o, -EBUSY, "in use (mounted, or opened by another program)");
+		usleep(LOCK_RETRY_US);
+	}
+	return fd;
 }
 
 /* The path may have been swapped between stat and open. */
