@@ -25,16 +25,11 @@ static bool counted(const struct cpc_page *page)
 	return page != &cpc_page_hole && page != &zero_page;
 }
 
-static bool all_zero(const unsigned char *p)
-{
-	return !p[0] && !memcmp(p, p + 1, CPC_BLOCK_SIZE - 1);
-}
-
 struct cpc_page *cpc_page_new(const void *data)
 {
 	struct cpc_page *page;
 
-	if (all_zero(data))
+	if (cpc_all_zero(data, CPC_BLOCK_SIZE))
 		return &zero_page;
 	page = cpc_page_xalloc(sizeof(*page));
 	page->refs = 1;

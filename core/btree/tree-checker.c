@@ -25,12 +25,7 @@ struct check {
 	uint64_t generation, owner;
 };
 
-static bool all_zero(const uint8_t *p, size_t len)
-{
-	return len == 0 || (p[0] == 0 && memcmp(p, p + 1, len - 1) == 0);
-}
-
-#define ALL_ZERO(array) all_zero(array, sizeof(array))
+#define ALL_ZERO(array) cpc_all_zero(array, sizeof(array))
 
 /* True when [bytenr, bytenr + len) may be handed out by the allocator. len is not 0. */
 static inline bool in_data(const struct check *c, uint64_t bytenr, uint64_t len)
@@ -90,7 +85,7 @@ static const char *check_ptr(const struct check *c, const struct cpc_disk_ptr *d
 static const char *check_root(const struct check *c, const struct cpc_disk_ptr *disk,
 			      bool maps_data)
 {
-	if (all_zero((const uint8_t *)disk, sizeof(*disk)))
+	if (cpc_all_zero((const uint8_t *)disk, sizeof(*disk)))
 		return NULL;
 	return check_ptr(c, disk, maps_data);
 }
@@ -319,8 +314,8 @@ static const char *check_leaf(const struct check *c)
 		low = key + cpc_item_len(c->owner, size);
 		tail = offset;
 	}
-	return all_zero(c->node + table, tail - table) ? NULL
-						       : "leaf: bytes between table and values";
+	return cpc_all_zero(c->node + table, tail - table) ? NULL
+							   : "leaf: bytes between table and values";
 }
 
 static const char *check_inner(const struct check *c, unsigned level)
@@ -343,7 +338,8 @@ static const char *check_inner(const struct check *c, unsigned level)
 			return why;
 		low = key + 1;
 	}
-	return all_zero(c->node + end, c->nodesize - end) ? NULL : "node: bytes after the children";
+	return cpc_all_zero(c->node + end, c->nodesize - end) ? NULL
+							      : "node: bytes after the children";
 }
 
 static const char *check_header(struct check *c)

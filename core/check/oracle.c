@@ -459,11 +459,6 @@ static int slot_of(const struct cpc_oracle *o, uint64_t block)
 	return -1;
 }
 
-static bool all_zero(const uint8_t *block)
-{
-	return block[0] == 0 && !memcmp(block, block + 1, CPC_BLOCK_SIZE - 1);
-}
-
 static void judge_super(struct cpc_oracle *o, int slot, const uint8_t *data)
 {
 	const struct root *stable = cpc_list_first(&o->roots, struct root, node);
@@ -478,7 +473,7 @@ static void judge_super(struct cpc_oracle *o, int slot, const uint8_t *data)
 			  slot, stable->super.transid);
 		return;
 	}
-	if (all_zero(data)) /* an open wipes the pieces of a torn one */
+	if (cpc_all_zero(data, CPC_BLOCK_SIZE)) /* an open wipes the pieces of a torn one */
 		return;
 	if (cpc_super_decode(&super, disk, (uint32_t)slot, o->nr_blocks << CPC_BLOCK_SHIFT, &why)) {
 		violation(o, "a superblock written to slot %d is damaged: %s", slot, why);

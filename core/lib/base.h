@@ -53,6 +53,14 @@ static inline uint64_t cpc_align_up(uint64_t v, uint64_t align)
 	return (v + align - 1) & ~(align - 1);
 }
 
+/* Says whether all bytes are zero. */
+static inline bool cpc_all_zero(const void *p, size_t len)
+{
+	const uint8_t *bytes = (const uint8_t *)p;
+
+	return len == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0);
+}
+
 /*
  * An invariant of our own code. Stays on in release builds: stopping is better than serving
  * wrong data. Never used on bytes that came from a device or a client.

@@ -24,7 +24,6 @@ enum cpc_lock_rank {
 	CPC_RANK_VIEW = 45,	   /* current view, retired views */
 	CPC_RANK_IO_TREE = 50,
 	CPC_RANK_CACHE = 55, /* data cache index of one volume */
-	CPC_RANK_COPY = 60,  /* content of a data buffer */
 	CPC_RANK_EXTENT_BUFFER = 65,
 	CPC_RANK_SPACE = 70,
 	CPC_RANK_THROTTLE = 73, /* writers that wait for memory */

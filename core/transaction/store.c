@@ -166,13 +166,6 @@ static int write_settled(struct cpc_store *store, struct cpc_disk_super *disk)
 	return ret;
 }
 
-static bool all_zero(const struct cpc_disk_super *disk)
-{
-	const uint8_t *p = (const void *)disk;
-
-	return p[0] == 0 && !memcmp(p, p + 1, sizeof(*disk) - 1);
-}
-
 /*
  * A slot that holds pieces of a superblock: of a commit that never became durable, whose transid is
  * about to be used again. A torn write over the pieces could make that superblock whole, after the
@@ -188,7 +181,7 @@ static int wipe_slot(struct cpc_store *store, unsigned ring, uint32_t slot,
 	if (slot == store->super.slot ||
 	    cpc_backing_read(store->backing, bytenr, buf, sizeof(*buf)))
 		return 0;
-	if (all_zero(buf) ||
+	if (cpc_all_zero(buf, sizeof(*buf)) ||
 	    !cpc_super_decode(&super, buf, slot, cpc_backing_size(store->backing), &why))
 		return 0;
 	*wiped = true;
