@@ -3,9 +3,9 @@
  * pool: life and names. Everything else is passed on to the engine.
  *
  * Names are kept in one array sorted by name; there are at most CPC_MAX_VOLUMES and changes are
- * rare. Each change of names holds names_lock from its check to the durable commit, so names change
- * one at a time, in order; looking one up (open, list) takes table_lock only and never waits for a
- * commit.
+ * rare. Each change of names holds names_lock from its check until its record is durable, so names
+ * change one at a time, in order. Opening a volume takes table_lock only and waits for nobody; list
+ * and info take names_lock, which keeps the volumes, and so wait for a change that is being made.
  */
 #include "pool/pool-internal.h"
 
