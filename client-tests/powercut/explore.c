@@ -238,7 +238,7 @@ static void open_recording(struct trial *t)
 	struct cpc_error err = {""};
 	int ret;
 
-	t->tap = (struct tap){note_inner, t};
+	t->tap = (struct tap){.before = note_inner, .ctx = t};
 	ret = rig_try_open(&t->rig, &err);
 	t->tap.before = NULL;
 	rig_expect(ret == 0, "the pool does not open: %s (%d)", err.text, ret);

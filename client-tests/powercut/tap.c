@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tap.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 struct handle {
@@ -14,34 +15,40 @@ static struct handle *to_handle(struct cpc_backing *b)
 	return cpc_container_of(b, struct handle, backing);
 }
 
-static void before(struct handle *h, char what)
+static int before(struct handle *h, char what)
 {
-	if (h->tap->before)
+	if (h->tap->before && !h->tap->dead)
 		h->tap->before(h->tap->ctx, what);
+	return h->tap->dead ? -EIO : 0;
 }
 
 static int tap_readv(struct cpc_backing *b, uint64_t bytenr, const struct iovec *iov, unsigned nr)
 {
-	return cpc_backing_readv(to_handle(b)->inner, bytenr, iov, nr);
+	struct handle *h = to_handle(b);
+
+	return h->tap->dead ? -EIO : cpc_backing_readv(h->inner, bytenr, iov, nr);
 }
 
 static int tap_writev(struct cpc_backing *b, uint64_t bytenr, const struct iovec *iov, unsigned nr,
 		      enum cpc_cause cause)
 {
-	before(to_handle(b), 'w');
-	return cpc_backing_writev(to_handle(b)->inner, bytenr, iov, nr, cause);
+	int ret = before(to_handle(b), 'w');
+
+	return ret ? ret : cpc_backing_writev(to_handle(b)->inner, bytenr, iov, nr, cause);
 }
 
 static int tap_flush(struct cpc_backing *b)
 {
-	before(to_handle(b), 'f');
-	return cpc_backing_flush(to_handle(b)->inner);
+	int ret = before(to_handle(b), 'f');
+
+	return ret ? ret : cpc_backing_flush(to_handle(b)->inner);
 }
 
 static int tap_discard(struct cpc_backing *b, uint64_t bytenr, uint64_t len)
 {
-	before(to_handle(b), 'd');
-	return cpc_backing_discard(to_handle(b)->inner, bytenr, len);
+	int ret = before(to_handle(b), 'd');
+
+	return ret ? ret : cpc_backing_discard(to_handle(b)->inner, bytenr, len);
 }
 
 static int tap_current_size(struct cpc_backing *b, uint64_t *size)

@@ -428,7 +428,7 @@ static void begin(struct workload *w)
 	draw(w);
 	rig_create(&w->rig);
 	rig_open(&w->rig);
-	w->tap = (struct tap){note_event, w};
+	w->tap = (struct tap){.before = note_event, .ctx = w};
 	op_create(w);
 	if (w->faulty)
 		op_create(w);

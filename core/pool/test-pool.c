@@ -393,6 +393,32 @@ static void a_change_of_names_that_was_not_flushed_says_so_and_stays(void **stat
 	finish(&f);
 }
 
+static void a_later_flush_of_any_volume_makes_up_for_a_failed_one(void **state)
+{
+	struct cpc_crash_choice choice;
+	struct fixture f = {0};
+	struct cpc_volume *vol;
+
+	make(&f, 16 * MIB);
+	assert_int_equal(create(&f, "a", MIB), 0);
+	assert_int_equal(create(&f, "b", MIB), 0);
+	cpc_powercut_fail(f.pc, CPC_POWERCUT_FLUSH, 1, false, -EIO);
+	assert_int_equal(cpc_pool_rename(f.pool, "a", "c", &err), -EIO);
+	cpc_powercut_fail(f.pc, CPC_POWERCUT_FLUSH, 1, false, -EIO);
+	assert_int_equal(cpc_pool_resize(f.pool, "c", MIB / 2, true, &err), -EIO);
+	assert_int_equal(cpc_pool_open_volume(f.pool, "b", &vol), 0);
+	assert_int_equal(cpc_volume_flush(vol), 0);
+	cpc_pool_close_volume(f.pool, vol);
+	cpc_pool_close(f.pool);
+	cpc_crash_choice_all(f.pc, CPC_FATE_LOST, &choice);
+	cpc_powercut_crash(f.pc, &choice);
+	cpc_crash_choice_free(&choice);
+	open_pool(&f);
+	assert_int_equal(size_of(&f, "a"), 0);
+	assert_int_equal(size_of(&f, "c"), MIB / 2);
+	finish(&f);
+}
+
 static void a_change_of_names_that_cannot_be_logged_is_no_change(void **state)
 {
 	struct fixture f = {0};
@@ -923,6 +949,7 @@ int main(void)
 	    cmocka_unit_test(what_comes_back_by_growing_is_zero),
 	    cmocka_unit_test(a_change_of_names_survives_a_crash),
 	    cmocka_unit_test(a_change_of_names_that_was_not_flushed_says_so_and_stays),
+	    cmocka_unit_test(a_later_flush_of_any_volume_makes_up_for_a_failed_one),
 	    cmocka_unit_test(a_change_of_names_that_cannot_be_logged_is_no_change),
 	    cmocka_unit_test(names_change_while_commits_run),
 	    cmocka_unit_test(a_volume_is_deleted_once),

@@ -233,12 +233,12 @@ static int build_run(struct cpc_cut *cut, struct cpc_run **run)
 	return cpc_run_builder_finish(&b, run);
 }
 
-/* Never goes back: an empty cut may end behind a shrink that came later. */
-static void raise_published(struct cpc_volume *vol, uint64_t epoch)
+/* Never goes back: who was first may come last. */
+static void raise(_Atomic uint64_t *value, uint64_t to)
 {
-	uint64_t now = atomic_load(&vol->published);
+	uint64_t now = atomic_load(value);
 
-	while (now < epoch && !atomic_compare_exchange_weak(&vol->published, &now, epoch))
+	while (now < to && !atomic_compare_exchange_weak(value, &now, to))
 		;
 }
 
@@ -307,7 +307,8 @@ static void link_cut(struct cpc_cut *cut, struct publication *p)
 
 	if (p->run)
 		cpc_view_link(vol, p->next, p->run, cut->epoch, true);
-	raise_published(vol, cut->epoch);
+	/* an empty cut may end behind a shrink that came later */
+	raise(&vol->published, cut->epoch);
 	if (p->batch.nr_pieces)
 		atomic_store(&vol->last_seq, p->batch.last_seq);
 }
@@ -546,7 +547,7 @@ void cpc_cut_link(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run 
 	epoch = atomic_load(&vol->epoch);
 	cpc_view_link(vol, next, run, epoch, true);
 	atomic_store(&vol->epoch, epoch + 1);
-	raise_published(vol, epoch);
+	raise(&vol->published, epoch);
 	allow_tickets(vol);
 }
 
@@ -561,6 +562,8 @@ int cpc_log_change(struct cpc_volume *vol, struct cpc_log_batch *batch, void (*a
 	ret = cpc_log_write(e->log, batch);
 	if (!ret)
 		apply(ctx);
+	if (!ret)
+		raise(&e->names_seq, batch->last_seq);
 	cpc_log_complete(e->log, batch, ret);
 	if (ret)
 		cpc_engine_break(e, "a log record cannot be written");

@@ -356,6 +356,7 @@ struct cpc_engine {
 	int commit_error;
 	unsigned failures_in_row; /* commit only */
 	_Atomic uint64_t next_volume;
+	_Atomic uint64_t names_seq;		    /* the last record of a change of names */
 	_Atomic uint64_t tree_nodes, mapped_blocks; /* of all volumes, as committed */
 	_Atomic uint64_t nr_volumes, nr_trees;	    /* of them, how many have a tree */
 	_Atomic uint32_t max_level;
