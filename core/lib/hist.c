@@ -70,6 +70,19 @@ static uint64_t percentile(const uint64_t *bucket, uint64_t count, unsigned int 
 	return bucket_end(i);
 }
 
+/* A power of two is always the lowest value of its bucket. */
+static void count_below(const uint64_t *bucket, uint64_t below[CPC_HIST_NR_POWERS])
+{
+	uint64_t seen = 0;
+	unsigned int i = 0;
+
+	for (unsigned int power = 0; power < CPC_HIST_NR_POWERS; power++) {
+		while (i < bucket_of(1ull << power))
+			seen += bucket[i++];
+		below[power] = seen;
+	}
+}
+
 void cpc_hist_summary(const struct cpc_hist *h, struct cpc_hist_summary *summary)
 {
 	uint64_t bucket[CPC_HIST_NR_BUCKETS], count = 0;
@@ -84,9 +97,11 @@ void cpc_hist_summary(const struct cpc_hist *h, struct cpc_hist_summary *summary
 		return;
 	max = atomic_load_explicit(&h->max, memory_order_relaxed);
 	summary->count = count;
-	summary->mean = atomic_load_explicit(&h->sum, memory_order_relaxed) / count;
+	summary->sum = atomic_load_explicit(&h->sum, memory_order_relaxed);
+	summary->mean = summary->sum / count;
 	summary->p50 = cpc_min_u64(percentile(bucket, count, 50), max);
 	summary->p90 = cpc_min_u64(percentile(bucket, count, 90), max);
 	summary->p99 = cpc_min_u64(percentile(bucket, count, 99), max);
 	summary->max = max;
+	count_below(bucket, summary->below);
 }

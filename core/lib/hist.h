@@ -9,6 +9,7 @@
  * Invariants
  *  1. Each value belongs to one bucket (bucket_of() in hist.c; test-hist asserts it).
  *  2. p50 <= p90 <= p99 <= max in a summary (follows from how it is taken; test-hist).
+ *  3. `below` never falls from one power to the next and ends at or under count (likewise).
  *
  * Locks: none. Adding is atomic; a summary taken meanwhile may have part of a value being added.
  * Ownership: the caller's memory, zeroed memory is an empty histogram. Errors: none.
@@ -22,6 +23,7 @@
 #define CPC_HIST_SUB_SHIFT  4
 #define CPC_HIST_SUB	    (1u << CPC_HIST_SUB_SHIFT)
 #define CPC_HIST_NR_BUCKETS ((64 - CPC_HIST_SUB_SHIFT + 1) * CPC_HIST_SUB)
+#define CPC_HIST_NR_POWERS  64
 
 struct cpc_hist {
 	_Atomic(uint64_t) sum; /* wraps after 584 years of nanoseconds */
@@ -29,9 +31,13 @@ struct cpc_hist {
 	_Atomic(uint64_t) bucket[CPC_HIST_NR_BUCKETS];
 };
 
-/* Mean and max are exact; a percentile is the highest value of its bucket, never above max. */
+/*
+ * Sum, mean, max and `below` are exact; a percentile is the highest value of its bucket, never
+ * above max. below[i] counts the values that are less than 2^i.
+ */
 struct cpc_hist_summary {
-	uint64_t count, mean, p50, p90, p99, max;
+	uint64_t count, sum, mean, p50, p90, p99, max;
+	uint64_t below[CPC_HIST_NR_POWERS];
 };
 
 void cpc_hist_init(struct cpc_hist *h);

@@ -113,6 +113,27 @@ static void one_outlier_shows_in_max_only(void **state)
 	assert_int_equal(sum.max, 5000000);
 }
 
+/* For a collector that adds up buckets: exact at each power of two, whatever the buckets are. */
+static void below_counts_the_values_under_each_power(void **state)
+{
+	static const uint64_t values[] = {0,  1,  1,	2,    15,	16,
+					  16, 17, 1023, 1024, 1u << 20, UINT64_MAX};
+	uint64_t expected, total = 0;
+
+	for (unsigned int i = 0; i < CPC_ARRAY_SIZE(values); i++) {
+		cpc_hist_add(&hist, values[i]);
+		total += values[i];
+	}
+	cpc_hist_summary(&hist, &sum);
+	for (unsigned int power = 0; power < CPC_HIST_NR_POWERS; power++) {
+		expected = 0;
+		for (unsigned int i = 0; i < CPC_ARRAY_SIZE(values); i++)
+			expected += values[i] < 1ull << power;
+		assert_int_equal(sum.below[power], expected);
+	}
+	assert_true(sum.sum == total);
+}
+
 #define NR_THREADS 4
 #define NR_ADDS	   100000
 
@@ -147,6 +168,7 @@ int main(void)
 	    cmocka_unit_test_setup(buckets_follow_each_other, setup),
 	    cmocka_unit_test_setup(percentiles_are_within_a_sixteenth, setup),
 	    cmocka_unit_test_setup(one_outlier_shows_in_max_only, setup),
+	    cmocka_unit_test_setup(below_counts_the_values_under_each_power, setup),
 	    cmocka_unit_test_setup(no_value_is_lost_between_threads, setup),
 	};
 

@@ -28,6 +28,7 @@
 #include "backing/backing.h"
 #include "format/format.h"
 #include "lib/base.h"
+#include "lib/hist.h"
 
 struct cpc_pool;
 struct cpc_volume;
@@ -147,13 +148,22 @@ void cpc_pool_close_volume(struct cpc_pool *pool, struct cpc_volume *volume);
 /* Commits everything answered so far; durable on return. */
 int cpc_pool_commit(struct cpc_pool *pool);
 
-/* Calls emit for each counter of the stats list (docs/statistics.md), in that order. */
+enum cpc_stat_kind {
+	CPC_STAT_COUNTER, /* only grows while the pool is open */
+	CPC_STAT_GAUGE,	  /* a value as it is now */
+	CPC_STAT_HISTOGRAM,
+};
+
+/* Valid until emit returns, the texts for ever. */
 struct cpc_stat {
 	const char *name; /* "client.reads" */
-	bool histogram;
+	const char *help; /* one line without quotes */
+	enum cpc_stat_kind kind;
 	uint64_t value;				  /* counters and gauges */
-	uint64_t count, mean, p50, p90, p99, max; /* histograms, unit is in the name */
+	const struct cpc_hist_summary *histogram; /* histograms, the unit is in the name */
 };
+
+/* Calls emit for each counter of the stats list (docs/statistics.md), in that order. */
 void cpc_pool_stats(struct cpc_pool *pool, void (*emit)(void *ctx, const struct cpc_stat *stat),
 		    void *ctx);
 

@@ -18,6 +18,7 @@ const char cpc_config_help[] =
     "commit-interval=SEC  seconds between commits, 0 = when needed (default 5)\n"
     "default-export=NAME  volume served as \"\" (default: the only one)\n"
     "control=PATH         control socket (default: derived from the pool's uuid)\n"
+    "metrics=PORT         counters for Prometheus at http://127.0.0.1:PORT/metrics\n"
     "read-only=BOOL       write nothing to the pool (default false)\n"
     "direct=auto|on|off   O_DIRECT to the pool (default auto)\n"
     "parallel=auto|on|off requests of one connection in parallel (default auto)\n"
@@ -127,6 +128,20 @@ static int set_control(struct cpc_config *config, const char *value)
 	return 0;
 }
 
+static int set_metrics(struct cpc_config *config, const char *value)
+{
+	uint16_t port;
+
+	if (nbdkit_parse_uint16_t("metrics", value, &port) != 0)
+		return -1;
+	if (port == 0) {
+		nbdkit_error("metrics=0 is no port; use a number from 1 to 65535");
+		return -1;
+	}
+	config->metrics = port;
+	return 0;
+}
+
 static int set_read_only(struct cpc_config *config, const char *value)
 {
 	int yes = nbdkit_parse_bool(value);
@@ -180,6 +195,7 @@ static const struct key keys[] = {
     {"commit-interval", set_commit_interval},
     {"default-export", set_default_export},
     {"control", set_control},
+    {"metrics", set_metrics},
     {"read-only", set_read_only},
     {"direct", set_direct},
     {"parallel", set_parallel},

@@ -2,8 +2,8 @@
 /*
  * The plugin's life, in nbdkit's order:
  *	load, config, config_complete, thread_model
- *	get_ready	before the fork, errors are seen: open the pool, bind the control socket
- *	after_fork	threads: engine, control, stop
+ *	get_ready	before the fork, errors are seen: open the pool, bind control socket and
+ *metrics after_fork	threads: engine, control, metrics, stop
  *	...		requests
  *	cleanup		all connections have ended: everything in reverse
  *	unload
@@ -130,6 +130,17 @@ static int bind_control(void)
 	return 0;
 }
 
+static int bind_metrics(void)
+{
+	uint16_t port = cpc_server.config.metrics;
+	char why[256];
+
+	if (port == 0 || cpc_metrics_listen(port, &cpc_server.metrics, why, sizeof(why)) == 0)
+		return 0;
+	nbdkit_error("%s", why);
+	return -1;
+}
+
 static void warn_default_export(void)
 {
 	const char *name = cpc_server.config.default_export;
@@ -156,7 +167,7 @@ static int plugin_get_ready(void)
 		return -1;
 	}
 	warn_default_export();
-	return bind_control();
+	return bind_control() == 0 && bind_metrics() == 0 ? 0 : -1;
 }
 
 static struct json_object *control_run(void *ctx, struct json_object *request)
@@ -177,6 +188,21 @@ static int start_control(void)
 
 	if (ret)
 		nbdkit_error("cannot start the control socket's threads: %s", strerror(-ret));
+	return ret;
+}
+
+static char *metrics_text(void *ctx)
+{
+	return cpc_verbs_metrics(ctx);
+}
+
+static int start_metrics(void)
+{
+	struct cpc_metrics_source source = {&cpc_server.verbs, metrics_text};
+	int ret = cpc_server.metrics ? cpc_metrics_start(cpc_server.metrics, &source) : 0;
+
+	if (ret)
+		nbdkit_error("metrics=%u: cannot start its thread", cpc_server.config.metrics);
 	return ret;
 }
 
@@ -209,7 +235,7 @@ static int plugin_after_fork(void)
 		nbdkit_error("%s", err.text[0] ? err.text : strerror(-ret));
 		return -1;
 	}
-	if (start_control() != 0)
+	if (start_control() != 0 || start_metrics() != 0)
 		return -1;
 	ret = cpc_stop_watch(&stop_actions);
 	if (ret) {
@@ -227,6 +253,7 @@ static void plugin_cleanup(void)
 		return;
 	stop_shutdown();
 	cpc_control_stop(atomic_exchange(&cpc_server.control, NULL));
+	cpc_metrics_stop(cpc_server.metrics);
 	cpc_exports_close_all();
 	cpc_pool_close(cpc_server.pool);
 	cpc_server.pool = NULL;

@@ -6,8 +6,8 @@
  *	requests.c	read, write, trim, zero, flush, cache, extents
  *	plugin.c	life: config_complete, get_ready, after_fork, cleanup, thread model
  *	log.c		the engine's messages to nbdkit's log
- * It calls core/pool, core/volume, server/control and server/verbs, and knows nothing of the
- *format.
+ * It calls core/pool, core/volume, server/control, server/metrics and server/verbs, and knows
+ * nothing of the format.
  *
  * Invariants
  *  1. Each handle that open gave is in `handles` until close or cleanup; nbdkit does not call close
@@ -15,7 +15,7 @@
  *  2. The pool is closed only when no handle and no control thread is left (plugin_cleanup()).
  *
  * Locks: `handles_lock` (CPC_RANK_LEAF) protects the list of handles. `config` is immutable after
- * config_complete, `pool` and `verbs` after get_ready.
+ * config_complete, `pool`, `metrics` and `verbs` after get_ready until cleanup.
  */
 #ifndef CPC_PLUGIN_SERVER_H
 #define CPC_PLUGIN_SERVER_H
@@ -28,6 +28,7 @@
 #include "control/control.h"
 #include "lib/list.h"
 #include "lib/lock.h"
+#include "metrics/metrics.h"
 #include "pool/pool.h"
 #include "verbs/verbs.h"
 #include "volume/volume.h"
@@ -39,6 +40,7 @@ struct cpc_config {
 	char *pool;
 	char *control;	      /* NULL: derived from the uuid */
 	char *default_export; /* NULL: the only volume */
+	uint16_t metrics;     /* port, 0: none */
 	enum cpc_parallel parallel;
 	struct cpc_pool_options options;
 };
@@ -48,6 +50,7 @@ struct cpc_server {
 	struct cpc_pool *pool;
 	struct cpc_verbs verbs;
 	_Atomic(struct cpc_control *) control; /* NULL: none, or taken by cleanup */
+	struct cpc_metrics *metrics;	       /* NULL: none */
 	struct cpc_mutex handles_lock;
 	struct cpc_list handles; /* handles_lock */
 };

@@ -47,6 +47,9 @@ int cpc_verbs_init(struct cpc_verbs *verbs, struct cpc_pool *pool, const char *p
 
 struct json_object *cpc_verbs_run(const struct cpc_verbs *verbs, struct json_object *request);
 
+/* What the verb `metrics` answers, to be given to free(), or NULL: no memory. */
+char *cpc_verbs_metrics(const struct cpc_verbs *verbs);
+
 /* True for requests that never wait for the device, wrong ones included. */
 bool cpc_verbs_quick(struct json_object *request);
 
