@@ -63,6 +63,9 @@ void cpc_eb_wait_locked(struct cpc_eb *eb);
 /* Drops what the clock finds until the limit is kept, looking at `scan` nodes at most. */
 void cpc_eb_evict_locked(struct cpc_eb_cache *cache, size_t scan);
 
+/* writeback.c: before one more dirty node is added. Return: 0, or the error of a node write. */
+int cpc_eb_make_room(struct cpc_eb_cache *cache);
+
 /* read.c: fills a node from the first copy that is what `ptr` says, heals the one before it. */
 int cpc_eb_load(struct cpc_eb *eb, const struct cpc_node_ptr *ptr);
 /* Compares a cached node with a pointer. Return: 0 or -EUCLEAN, logged. */

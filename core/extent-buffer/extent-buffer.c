@@ -451,7 +451,9 @@ int cpc_eb_finish(struct cpc_eb *eb, struct cpc_node_ptr *ptr)
 	eb->csum =
 	    cpc_csum_without_field(eb->data, cache->nodesize, offsetof(struct cpc_disk_node, csum));
 	cpc_put_le32(&header->csum, eb->csum);
-	ret = index_new(eb);
+	ret = cpc_eb_make_room(cache);
+	if (!ret)
+		ret = index_new(eb);
 	if (ret)
 		return ret;
 	memset(ptr, 0, sizeof(*ptr));

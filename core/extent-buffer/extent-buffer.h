@@ -20,7 +20,10 @@
  *  4. cpc_eb_read returns only nodes whose checksum, uuid, address, generation, owner and level are
  *     what the pointer says and that the checker accepts; else -EUCLEAN (damage) or -EIO.
  *  5. Clean nodes are evicted by a clock so that all nodes' bytes stay within the limit, as far as
- *     referenced and dirty ones allow.
+ *     referenced ones allow. Dirty nodes are bounded as well: before one more is added to a quarter
+ *     of the limit, all of them are written, and when the cache is full a device flush makes them
+ *     evictable (cpc_eb_make_room). So a commit needs no more memory than the limit, however many
+ *     nodes it makes.
  *
  * Locks: CPC_RANK_EXTENT_BUFFER protects index writes, flags and the clock; lookups are lock-free
  * (epoch section, reference taken only if not being freed, slot checked again).
@@ -96,9 +99,10 @@ int cpc_eb_alloc(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t 
 int cpc_eb_alloc_data(struct cpc_eb_cache *cache, const uint64_t bytenr[2], uint64_t owner,
 		      uint8_t level, uint64_t generation, void *data, struct cpc_eb **out);
 /* The node is complete: checks it, sets the checksum, puts it into the index, DIRTY. Fills ptr
- * except data_blocks and nodes. In a read-only cache it stays in memory for ever. Return: 0;
- * -EUCLEAN our own bug, found before it reaches the pool; -ENOMEM; the node is still private then.
- */
+ * except data_blocks and nodes. In a read-only cache it stays in memory for ever. Context: may
+ * write and flush, see invariant 5. Return: 0; -EUCLEAN our own bug, found before it reaches the
+ * pool; -ENOMEM; the error of a node write since the last sync or abort, for the transaction is
+ * lost; the node is still private then. */
 int cpc_eb_finish(struct cpc_eb *eb, struct cpc_node_ptr *ptr);
 /* Drops a node from memory whatever its state, without writing (its address was freed in the
  * running transaction, or the transaction failed). Waits for its writeback. */
@@ -111,9 +115,8 @@ void cpc_eb_forget(struct cpc_eb_cache *cache, uint64_t bytenr);
  * write); nodes that failed stay in memory, dirty. -ENOMEM: some were not written. -EROFS in a
  * read-only cache with dirty nodes. Durable: nothing before the next device flush. */
 int cpc_eb_sync(struct cpc_eb_cache *cache);
-/* Writes up to `max` bytes of dirty nodes (background; errors are kept for cpc_eb_sync). */
-void cpc_eb_write_some(struct cpc_eb_cache *cache, size_t max);
-/* Forgets all nodes of this generation that are not clean: their transaction failed. */
+/* Forgets all nodes of this generation that are not clean, and write errors: their transaction
+ * failed. */
 void cpc_eb_abort(struct cpc_eb_cache *cache, uint64_t generation);
 
 struct cpc_eb_stats {

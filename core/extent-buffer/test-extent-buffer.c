@@ -97,8 +97,8 @@ static uint8_t tag_of(const struct cpc_eb *eb)
 	return ((const uint8_t *)eb->data)[100];
 }
 
-/* Makes node `i` with a byte of its own. */
-static int make(struct fixture *f, unsigned i, uint64_t generation)
+/* Makes a node with a byte of its own at the place of node `i`, which need not be below NODES. */
+static int make_at(struct fixture *f, unsigned i, uint64_t generation, struct cpc_node_ptr *ptr)
 {
 	uint64_t bytenr[2];
 	struct cpc_eb *eb;
@@ -110,9 +110,14 @@ static int make(struct fixture *f, unsigned i, uint64_t generation)
 		return ret;
 	cpc_put_le32(&((struct cpc_disk_node *)eb->data)->nritems, 1);
 	((uint8_t *)eb->data)[100] = (uint8_t)(i + 1);
-	ret = cpc_eb_finish(eb, &f->ptr[i]);
+	ret = cpc_eb_finish(eb, ptr);
 	cpc_eb_put(eb);
 	return ret;
+}
+
+static int make(struct fixture *f, unsigned i, uint64_t generation)
+{
+	return make_at(f, i, generation, &f->ptr[i]);
 }
 
 static void make_all(struct fixture *f, uint64_t generation)
@@ -280,7 +285,6 @@ static void a_read_only_cache_never_writes(void **state)
 	assert_int_equal(make(&f, 10, 9), 0);
 	assert_int_equal(read_node(&f, 10), 0);
 	assert_int_equal(cpc_eb_sync(f.cache), -EROFS);
-	cpc_eb_write_some(f.cache, SIZE_MAX);
 	assert_true(writes(&f) == 2);
 	destroy(&f);
 }
@@ -436,21 +440,74 @@ static void a_failed_write_is_told_once_and_tried_again(void **state)
 	destroy(&f);
 }
 
-static void a_failed_background_write_is_told_by_the_next_sync(void **state)
+/* A quarter of the cache is dirty, and one more node is made. */
+static void fill_up(struct fixture *f)
+{
+	cpc_eb_set_limit(f->cache, NODES * f->geo.nodesize);
+	for (unsigned i = 0; i < NODES / 4; i++)
+		assert_int_equal(make(f, i, 5), 0);
+	assert_true(writes(f) == 0);
+}
+
+static void a_failed_early_write_fails_the_next_node_and_the_sync(void **state)
 {
 	struct fixture f;
 
 	create(&f, 16384, true);
-	make_all(&f, 5);
+	fill_up(&f);
 	cpc_powercut_fail(f.pc, CPC_POWERCUT_WRITE, 1, false, -ENOSPC);
-	cpc_eb_write_some(f.cache, 10 * 16384);
-	assert_true(stats_of(&f).dirty_bytes == NODES * 16384);
-	cpc_eb_write_some(f.cache, 10 * 16384);
-	assert_true(stats_of(&f).dirty_bytes == (NODES - 10) * 16384);
+	assert_int_equal(make(&f, NODES / 4, 5), -ENOSPC);
+	assert_true(stats_of(&f).dirty_bytes == NODES / 4 * 16384);
+	assert_int_equal(make(&f, NODES / 4, 5), -ENOSPC);
 	assert_int_equal(cpc_eb_sync(f.cache), -ENOSPC);
 	assert_true(stats_of(&f).dirty_bytes == 0);
+	assert_int_equal(make(&f, NODES / 4, 5), 0);
 	assert_int_equal(cpc_eb_sync(f.cache), 0);
 	destroy(&f);
+}
+
+static void a_write_error_goes_with_its_transaction(void **state)
+{
+	struct fixture f;
+
+	create(&f, 16384, true);
+	fill_up(&f);
+	cpc_powercut_fail(f.pc, CPC_POWERCUT_WRITE, 1, false, -EIO);
+	assert_int_equal(make(&f, NODES / 4, 5), -EIO);
+	cpc_eb_abort(f.cache, 5);
+	assert_true(stats_of(&f).cached_bytes == 0);
+	assert_int_equal(make(&f, 0, 6), 0);
+	assert_int_equal(cpc_eb_sync(f.cache), 0);
+	destroy(&f);
+}
+
+/* However many nodes are made, and whatever their size: no more are dirty than a quarter of the
+ * cache, and the cache keeps to its limit because it flushes. */
+static void nodes_are_written_as_they_are_made(void **state)
+{
+	static const uint32_t sizes[] = {4096, 16384, 65536};
+
+	for (unsigned k = 0; k < CPC_ARRAY_SIZE(sizes); k++) {
+		struct cpc_flush_epoch_stats flushes;
+		uint64_t most = 8ull * sizes[k];
+		struct fixture f;
+
+		create(&f, sizes[k], true);
+		cpc_eb_set_limit(f.cache, most);
+		for (unsigned i = 0; i < NODES; i++) {
+			assert_int_equal(make(&f, i, 5), 0);
+			assert_true(stats_of(&f).dirty_bytes <= most / 4);
+			assert_true(stats_of(&f).cached_bytes <= most + sizes[k]);
+		}
+		cpc_flush_epoch_get_stats(&f.fe, &flushes);
+		assert_true(flushes.flushes[CPC_FLUSH_PRESSURE] > 0);
+		assert_true(flushes.flushes[CPC_FLUSH_PRESSURE] <= NODES / 2);
+		assert_int_equal(cpc_eb_sync(f.cache), 0);
+		assert_int_equal(flush(&f), 0);
+		for (unsigned i = 0; i < NODES; i++)
+			assert_int_equal(read_node(&f, i), 0);
+		destroy(&f);
+	}
 }
 
 static void a_node_that_was_never_written_stays(void **state)
@@ -631,8 +688,6 @@ static void readers_and_a_writer_at_once(void **state)
 			assert_int_equal(make(&f, i, generation), 0);
 		if (generation % 3 == 0)
 			cpc_eb_abort(f.cache, generation);
-		if (generation % 3 == 1)
-			cpc_eb_write_some(f.cache, 10 * 4096);
 		if (generation % 3 == 2)
 			assert_int_equal(cpc_eb_sync(f.cache), 0);
 		assert_int_equal(flush(&f), 0);
@@ -687,6 +742,59 @@ static void what_becomes_dirty_during_a_sync_is_not_waited_for(void **state)
 	pthread_join(r.thread, NULL);
 	assert_int_equal(r.first_error, 0);
 	assert_true(stats_of(&f).dirty_bytes == NODES / 2 * 4096);
+	destroy(&f);
+}
+
+/* A device that makes a node dirty, behind all others, before each write that it does. */
+struct dirtying_device {
+	struct cpc_backing backing;
+	struct cpc_backing *inner;
+	struct fixture *f;
+	unsigned next;
+};
+
+static int dirtying_writev(struct cpc_backing *b, uint64_t bytenr, const struct iovec *iov,
+			   unsigned nr, enum cpc_cause cause)
+{
+	struct dirtying_device *d = cpc_container_of(b, struct dirtying_device, backing);
+	struct cpc_node_ptr ptr;
+
+	if (d->next < 100 * NODES)
+		assert_int_equal(make_at(d->f, d->next++, 5, &ptr), 0);
+	return cpc_backing_writev(d->inner, bytenr, iov, nr, cause);
+}
+
+static void dirtying_close(struct cpc_backing *b)
+{
+}
+
+static void a_sync_ends_however_fast_nodes_become_dirty(void **state)
+{
+	static const struct cpc_backing_ops ops = {
+	    .name = "dirtying", .writev = dirtying_writev, .close = dirtying_close};
+	struct dirtying_device d = {.next = 10 * NODES};
+	struct fixture f;
+
+	create(&f, 4096, true);
+	cpc_eb_cache_destroy(f.cache);
+	d.f = &f;
+	d.inner = f.backing;
+	cpc_backing_init(&d.backing, &ops, POOL_SIZE, -1, false);
+	f.params.backing = &d.backing;
+	open_cache(&f, &f.fe, SIZE_MAX);
+	f.fe.backing = &d.backing;
+	/* Every other one: each copy of each is a write. */
+	for (unsigned i = 0; i < NODES; i += 2)
+		assert_int_equal(make(&f, i, 5), 0);
+	assert_int_equal(cpc_eb_sync(f.cache), 0);
+	assert_int_equal(stats_of(&f).written, NODES / 2);
+	assert_int_equal(d.next, 10 * NODES + NODES);
+	assert_int_equal(stats_of(&f).dirty_bytes, NODES * 4096);
+	f.fe.backing = f.backing;
+	cpc_eb_cache_destroy(f.cache);
+	cpc_backing_close(&d.backing);
+	f.params.backing = f.backing;
+	open_cache(&f, &f.fe, SIZE_MAX);
 	destroy(&f);
 }
 
@@ -752,7 +860,9 @@ int main(void)
 	    cmocka_unit_test(every_flipped_bit_is_noticed),
 	    cmocka_unit_test(stale_and_misdirected_nodes_are_refused),
 	    cmocka_unit_test(a_failed_write_is_told_once_and_tried_again),
-	    cmocka_unit_test(a_failed_background_write_is_told_by_the_next_sync),
+	    cmocka_unit_test(a_failed_early_write_fails_the_next_node_and_the_sync),
+	    cmocka_unit_test(a_write_error_goes_with_its_transaction),
+	    cmocka_unit_test(nodes_are_written_as_they_are_made),
 	    cmocka_unit_test(a_node_that_was_never_written_stays),
 	    cmocka_unit_test(only_covered_nodes_are_evicted),
 	    cmocka_unit_test(a_tiny_cache_stays_tiny),
@@ -761,6 +871,7 @@ int main(void)
 	    cmocka_unit_test(readers_and_a_writer_at_once),
 	    cmocka_unit_test(many_readers_of_one_node_read_it_once),
 	    cmocka_unit_test(what_becomes_dirty_during_a_sync_is_not_waited_for),
+	    cmocka_unit_test(a_sync_ends_however_fast_nodes_become_dirty),
 	    cmocka_unit_test(forget_abort_and_sync_wait_for_another_threads_write),
 	};
 

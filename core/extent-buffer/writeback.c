@@ -15,9 +15,11 @@
  *	  ^                                                       |
  *	  +------------------------------------------------------+ any copy failed: dirty again
  *
- * The background write takes the same way with DIRTY in the place of TOWRITE. A failed write is
- * remembered in write_error until a sync has returned it: the commit that relies on the node hears
- * of it, whoever issued the write.
+ * Writing before the sync takes the same way with DIRTY in the place of TOWRITE: whoever makes
+ *nodes writes them as soon as they are a quarter of the cache (make_room), for nothing else will,
+ *and a commit may make more nodes than there is memory. A failed write is remembered in write_error
+ *until a sync has returned it, or the transaction has been given up: the commit that relies on the
+ *node hears of it, whoever issued the write.
  *
  * Rejected: one write a node (the second copy alone would double the number of device writes);
  * waiting with a counter of writes in flight (sync would wait for writes that began after it).
@@ -33,6 +35,8 @@
 #define MAX_WRITE     (1u << 20)
 #define BATCH_NODES   256u
 #define TAG_AT_A_TIME 1024u
+/* This part of the cache may be dirty. */
+#define DIRTY_SHARE 4u
 
 /* One device write: nodes [first, first + nr) of the batch in the order of its copy. */
 struct eb_write {
@@ -101,8 +105,8 @@ static void take_node_locked(struct batch *batch, struct cpc_eb *eb)
 	batch->node[0][batch->nr++] = eb;
 }
 
-/* Collects up to `max` marked nodes from *index on. */
-static void fill_batch(struct batch *batch, uint64_t *index, enum cpc_xa_mark mark, unsigned max)
+/* Collects marked nodes from *index on. */
+static void fill_batch(struct batch *batch, uint64_t *index, enum cpc_xa_mark mark)
 {
 	struct cpc_eb_cache *cache = batch->cache;
 	unsigned nr;
@@ -110,7 +114,7 @@ static void fill_batch(struct batch *batch, uint64_t *index, enum cpc_xa_mark ma
 	batch->nr = 0;
 	cpc_mutex_lock(&cache->lock);
 	nr = cpc_xa_find_batch(&cache->index, index, UINT64_MAX, mark, (void **)batch->node[1],
-			       NULL, max);
+			       NULL, BATCH_NODES);
 	for (unsigned i = 0; i < nr; i++)
 		take_node_locked(batch, batch->node[1][i]);
 	cpc_mutex_unlock(&cache->lock);
@@ -203,8 +207,8 @@ static void batch_put(struct batch *batch)
 	cpc_free(batch);
 }
 
-/* Writes up to `max` nodes with the mark; those that fail are not tried again. */
-static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark, size_t max)
+/* Writes the nodes with the mark; those that fail are not tried again. */
+static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark)
 {
 	struct batch *batch = batch_get(cache);
 	uint64_t index = 0;
@@ -212,10 +216,9 @@ static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark, size_
 	if (!batch)
 		return -ENOMEM;
 	do {
-		fill_batch(batch, &index, mark, (unsigned)cpc_min_u64(max, BATCH_NODES));
+		fill_batch(batch, &index, mark);
 		write_batch(batch);
-		max -= batch->nr;
-	} while (max && batch->nr && index);
+	} while (batch->nr && index);
 	batch_put(batch);
 	return 0;
 }
@@ -267,7 +270,7 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 		return any_dirty(cache) ? -EROFS : 0;
 	if (any_dirty(cache)) {
 		tag_dirty(cache);
-		ret = write_marked(cache, CPC_MARK_TOWRITE, SIZE_MAX);
+		ret = write_marked(cache, CPC_MARK_TOWRITE);
 	}
 	cpc_mutex_lock(&cache->lock);
 	wait_writeback_locked(cache);
@@ -278,12 +281,40 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 	return error ? error : ret;
 }
 
-void cpc_eb_write_some(struct cpc_eb_cache *cache, size_t max)
+/* --- room --- */
+
+/* Return: the error of a write since the last sync. *over: the cache is beyond its limit. */
+static int look_at_room(struct cpc_eb_cache *cache, bool *dirty, bool *over)
 {
-	if (!cache->p.fe || max < cache->nodesize || !any_dirty(cache))
-		return;
-	/* Without memory nothing is written: sync will. */
-	(void)write_marked(cache, CPC_MARK_DIRTY, max / cache->nodesize);
+	int error;
+
+	cpc_mutex_lock(&cache->lock);
+	*dirty = cache->stats.dirty_bytes > 0 &&
+		 cache->stats.dirty_bytes >= cache->p.limit / DIRTY_SHARE;
+	*over = cache->stats.cached_bytes >= cache->p.limit;
+	error = cache->write_error;
+	cpc_mutex_unlock(&cache->lock);
+	return error;
+}
+
+int cpc_eb_make_room(struct cpc_eb_cache *cache)
+{
+	bool dirty, over;
+	int error = look_at_room(cache, &dirty, &over);
+
+	if (!cache->p.fe || error || !dirty)
+		return error;
+	/* Without memory the nodes stay; sync will write them. */
+	(void)write_marked(cache, CPC_MARK_DIRTY);
+	error = look_at_room(cache, &dirty, &over);
+	if (error || !over)
+		return error;
+	/* What failed here is made good before the next flush is good, or that one fails. */
+	(void)cpc_flush_epoch_flush(cache->p.fe, CPC_FLUSH_PRESSURE);
+	cpc_mutex_lock(&cache->lock);
+	cpc_eb_evict_locked(cache, 2 * cache->stats.cached_bytes / cache->nodesize);
+	cpc_mutex_unlock(&cache->lock);
+	return 0;
 }
 
 /* --- abort --- */
@@ -321,5 +352,6 @@ void cpc_eb_abort(struct cpc_eb_cache *cache, uint64_t generation)
 		if (eb->generation == generation)
 			cpc_eb_drop_locked(eb);
 	}
+	cache->write_error = 0;
 	cpc_mutex_unlock(&cache->lock);
 }
