@@ -3,6 +3,8 @@
 #include "server.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "lib/hooks.h"
 #include "plugin/nbd-errno.h"
@@ -13,6 +15,35 @@
 
 #define BLOCK_MINIMUM 1u
 #define BLOCK_MAXIMUM (32u << 20)
+
+/* File descriptors that connections must leave: an eighth of the limit, and never fewer. */
+#define FILES_SPARE_MIN 16u
+
+/* --- connections --------------------------------------------------------------------------- */
+
+/*
+ * Without a descriptor for the next connection nbdkit tries again at once and for ever, and logs
+ * each time: a full processor and a full disk. So connections are turned away before that. A new
+ * descriptor gets the lowest free number, which tells how many are in use.
+ */
+int cpc_exports_preconnect(int readonly)
+{
+	struct rlimit limit;
+	rlim_t spare;
+	int fd = dup(STDERR_FILENO);
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		limit.rlim_cur = RLIM_INFINITY;
+	spare = limit.rlim_cur / 8 > FILES_SPARE_MIN ? limit.rlim_cur / 8 : FILES_SPARE_MIN;
+	if (fd >= 0)
+		close(fd);
+	if (fd >= 0 && (rlim_t)fd + spare < limit.rlim_cur)
+		return 0;
+	cpc_plugin_error("too many connections for a limit of %ju open files; one is turned away "
+			 "(LimitNOFILE= of systemd, or ulimit -n)",
+			 (uintmax_t)limit.rlim_cur);
+	return -1;
+}
 
 /* --- names --------------------------------------------------------------------------------- */
 

@@ -297,6 +297,7 @@ static struct nbdkit_plugin plugin = {
     .get_ready = plugin_get_ready,
     .after_fork = plugin_after_fork,
     .cleanup = plugin_cleanup,
+    .preconnect = cpc_exports_preconnect,
     .list_exports = cpc_exports_list,
     .default_export = cpc_exports_default,
     .open = cpc_exports_open,

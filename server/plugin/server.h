@@ -2,7 +2,7 @@
 /*
  * server: the plugin's own state and parts. nbdkit calls what plugin.c registers:
  *	config.c	the keys of the command line
- *	exports.c	names: list, default, open, close, what an export can do
+ *	exports.c	connections, names: list, default, open, close, what an export can do
  *	requests.c	read, write, trim, zero, flush, cache, extents
  *	plugin.c	life: config_complete, get_ready, after_fork, cleanup, thread model
  *	log.c		the engine's messages to nbdkit's log
@@ -72,6 +72,7 @@ void cpc_config_free(struct cpc_config *config);
 extern const char cpc_config_help[];
 
 /* exports.c */
+int cpc_exports_preconnect(int readonly);
 int cpc_exports_list(int readonly, int is_tls, struct nbdkit_exports *exports);
 const char *cpc_exports_default(int readonly, int is_tls);
 void *cpc_exports_open(int readonly);
