@@ -7,22 +7,15 @@
  * Slow paths: too few spares (the lock is dropped for an allocation, then the call looks again
  * from the start), a locked range (io-wait.c), a broken tree.
  */
+#include <sys/sdt.h>
 #include "lib/hist.h"
 #include "io-tree/io-clock.h"
 #include "io-tree/io-tree-internal.h"
 
-#if defined(__has_include)
-#if __has_include(<sys/sdt.h>)
-#include <sys/sdt.h>
+/* A no-op until somebody attaches, see configs/io-tree-clear.bt. */
 #define PROBE_ENTRY(tree, start, len) DTRACE_PROBE3(coppice, io_tree_clear_entry, tree, start, len)
 #define PROBE_RETURN(tree, start, err)                                                             \
 	DTRACE_PROBE3(coppice, io_tree_clear_return, tree, start, err)
-#endif
-#endif
-#ifndef PROBE_ENTRY
-#define PROBE_ENTRY(tree, start, len)  ((void)0)
-#define PROBE_RETURN(tree, start, err) ((void)0)
-#endif
 
 static uint64_t timer_start(struct cpc_hist *const *histp)
 {

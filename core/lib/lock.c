@@ -6,9 +6,20 @@
 #include <stdlib.h>
 #include <time.h>
 
+/*
+ * Adaptive: who finds it held spins for some microseconds before he sleeps. What our mutexes
+ * protect mostly takes a fraction of that, while going to sleep and being woken takes a hundred
+ * times as long, with hundreds of runnable threads more: that was the 99th percentile of the
+ * io tree. The C library keeps the number of spins small where spinning did not help.
+ */
 void cpc_mutex_init(struct cpc_mutex *m, const char *name, enum cpc_lock_rank rank)
 {
-	pthread_mutex_init(&m->mutex, NULL);
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+	pthread_mutex_init(&m->mutex, &attr);
+	pthread_mutexattr_destroy(&attr);
 #ifdef CPC_DEBUG_LOCKS
 	m->name = name;
 	m->rank = rank;
