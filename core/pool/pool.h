@@ -50,7 +50,7 @@ struct cpc_format_options {
 	const char *label; /* NULL or up to CPC_LABEL_MAX bytes */
 };
 
-#define CPC_NODESIZE_DEFAULT 16384u
+#define CPC_NODESIZE_DEFAULT 4096u
 
 /* Makes a pool on a device or file. Durable on return. -EEXIST: something recognizable is there. */
 int cpc_pool_format(const char *path, const struct cpc_format_options *opts, struct cpc_error *err);

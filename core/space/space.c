@@ -386,6 +386,17 @@ void cpc_space_unprepare(struct cpc_space *space, uint64_t block, uint64_t nr)
 	unlock_and_evict(space);
 }
 
+bool cpc_space_is_loaded(struct cpc_space *space, uint64_t group)
+{
+	bool loaded = false;
+
+	cpc_mutex_lock(&space->lock);
+	if (group < space->geo.nr_groups)
+		loaded = space->groups[group].bitmaps || space->groups[group].bad;
+	cpc_mutex_unlock(&space->lock);
+	return loaded;
+}
+
 int cpc_space_get_used(struct cpc_space *space, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE],
 		       uint32_t *used)
 {

@@ -100,6 +100,8 @@ void cpc_space_clear_used(struct cpc_space *space, uint64_t block, uint64_t nr);
  * is not in use or the group is bad (the caller then leaks it and says so); -ENOMEM. */
 int cpc_space_prepare_free(struct cpc_space *space, uint64_t block, uint64_t nr);
 void cpc_space_unprepare(struct cpc_space *space, uint64_t block, uint64_t nr);
+/* Whether the group's bitmaps are in memory, so that nothing has to be read to change them. */
+bool cpc_space_is_loaded(struct cpc_space *space, uint64_t group);
 /* Copies the used bitmap of a group (loads it). Return: 0; -EUCLEAN bad group; -ENOMEM. */
 int cpc_space_get_used(struct cpc_space *space, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE],
 		       uint32_t *used);

@@ -66,9 +66,17 @@ static int free_data(void *ctx, uint64_t bytenr, uint64_t nr_blocks, uint64_t bi
 	return cpc_blockset_add(&c->freed[c->phase], bytenr >> CPC_BLOCK_SHIFT, nr_blocks);
 }
 
+/*
+ * The list is part of the root tree, so it takes subtrees of volumes only, which are done before.
+ * Those of the free log are freed at once.
+ */
 static int drop_subtree(void *ctx, const struct cpc_node_ptr *ptr, uint64_t owner)
 {
-	return cpc_commit_drop_add(ctx, ptr, owner);
+	struct cpc_commit *c = ctx;
+
+	if (c->in_free_log)
+		return cpc_commit_free_log_drop(c, ptr);
+	return c->phase ? 1 : cpc_commit_drop_add(c, ptr, owner);
 }
 
 /* --- volumes --- */

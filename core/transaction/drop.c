@@ -7,6 +7,11 @@
  * does not finish is replaced by the children that are left, so that the list grows by at most one
  * fan-out a level. Rejected: a cursor kept in the item, which needs a second way to walk a tree.
  *
+ * What bounds a slice is device reads, which come one after the other: one for each node, and one
+ * for each group whose bitmap has to be loaded to free what the node names. In a volume of single
+ * blocks all over the pool the first leaves need many bitmaps, and later ones find them loaded. A
+ * leaf is freed as a whole, so a slice may go beyond its budget by the entries of one leaf.
+ *
  * A node that cannot be read for damage is left out with a message: its blocks stay in use
  * (leaked) and core/check reports them. Guessing what it mapped could free somebody's data. The
  * sums of each node are compared with its pointer, so that a list which names some node again and
@@ -68,7 +73,17 @@ int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	return 0;
 }
 
-static int free_leaf_data(struct cpc_commit *c, const void *node)
+/* Pays for the bitmap of a group that this commit has not freed anything in. */
+static void pay_for_group(struct cpc_commit *c, uint64_t bytenr, uint32_t *budget)
+{
+	uint64_t group = (bytenr >> CPC_BLOCK_SHIFT) / CPC_GROUP_BLOCKS;
+
+	if (*budget && !cpc_blockset_group(&c->freed[c->phase], group) &&
+	    !cpc_space_is_loaded(c->store->space, group))
+		--*budget;
+}
+
+static int free_leaf_data(struct cpc_commit *c, const void *node, uint32_t *budget)
 {
 	for (uint32_t i = 0; i < cpc_node_nritems(node); i++) {
 		const struct cpc_disk_extent *extent;
@@ -79,6 +94,7 @@ static int free_leaf_data(struct cpc_commit *c, const void *node)
 
 		cpc_node_item(node, i, &key, &value, &size);
 		extent = value;
+		pay_for_group(c, cpc_get_le64(&extent->bytenr), budget);
 		ret = c->txn.free_data(c, cpc_get_le64(&extent->bytenr),
 				       cpc_item_len(CPC_TREE_VOLUME_BASE, size),
 				       cpc_get_le64(&extent->birth));
@@ -111,7 +127,7 @@ static int drop_subtree(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	if (ret)
 		return ret;
 	if (ptr->level == 0) {
-		ret = free_leaf_data(c, eb->data);
+		ret = free_leaf_data(c, eb->data, budget);
 	} else {
 		for (uint32_t i = 0; !ret && i < cpc_node_nritems(eb->data); i++) {
 			struct cpc_node_ptr child;

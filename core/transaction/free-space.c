@@ -15,7 +15,7 @@
  * the logging. They are found at open by walking the tree (walk_free_log).
  *
  * Rejected: a free-space B-tree by address, which turns random frees into random node writes; and
- * bitmaps as tree items, which copies 16 KiB nodes for 4 KiB changes.
+ * bitmaps as tree items, which would copy a node for each bitmap.
  */
 #include "transaction/store-internal.h"
 
@@ -26,6 +26,8 @@
 
 /* Entries of one group in the log that cost about what its two home copies do. */
 #define FOLD_ENTRIES 340u
+/* Folds of a commit that changes little. */
+#define FOLD_LEAST 16u
 /* Transactions in the log before its oldest groups are folded, so many at a time. */
 #define FOLD_TAILS  16u
 #define FOLD_OLDEST 8u
@@ -517,6 +519,12 @@ static uint64_t oldest_pending(struct cpc_store *store)
 	return oldest;
 }
 
+/* Entries that this commit would add to the log for a group, counted up to what a fold costs. */
+static uint32_t new_entries(const struct cpc_commit *c, uint64_t group)
+{
+	return count_ranges(&c->alloc[0], group) + count_ranges(&c->freed[0], group);
+}
+
 static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, uint32_t *left)
 {
 	const struct cpc_group_meta *meta = c->store->groups[group];
@@ -526,8 +534,7 @@ static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, ui
 		--*left;
 		return true;
 	}
-	entries += count_ranges(&c->alloc[0], group) + count_ranges(&c->freed[0], group);
-	return entries > FOLD_ENTRIES;
+	return entries + new_entries(c, group) > FOLD_ENTRIES;
 }
 
 /* Rule: while a burned superblock may name either home, neither is written. */
@@ -536,24 +543,69 @@ static bool fold_allowed(const struct cpc_store *store)
 	return !store->burned_super;
 }
 
-int cpc_commit_fold(struct cpc_commit *c)
+/*
+ * Groups that a commit folds at most: what its changes pay for, twice, so that the log does not
+ * grow. Without a bound random changes to the whole pool would fill up the shares of all groups at
+ * about the same time, and one commit in many would write every bitmap there is.
+ */
+static uint64_t fold_budget(const struct cpc_commit *c)
+{
+	uint64_t entries = 0;
+
+	for (uint64_t g = 0; g < c->store->geo.nr_groups; g++)
+		entries += new_entries(c, g);
+	return FOLD_LEAST + 2 * entries / FOLD_ENTRIES;
+}
+
+static int compare_groups(const void *a, const void *b)
+{
+	const struct cpc_fold *x = a, *y = b;
+
+	return x->group < y->group ? -1 : x->group > y->group;
+}
+
+/* Chooses what to fold, from where the last commit stopped. Return: how many, in ascending order.
+ */
+static size_t choose_folds(struct cpc_commit *c)
 {
 	struct cpc_store *store = c->store;
 	uint64_t oldest = store->nr_tails > FOLD_TAILS ? oldest_pending(store) : UINT64_MAX;
 	uint32_t left = oldest == UINT64_MAX ? 0 : FOLD_OLDEST;
+	uint64_t budget = fold_budget(c), nr_groups = store->geo.nr_groups;
+	size_t nr = 0;
+
+	for (uint64_t i = 0; i < nr_groups && nr < budget; i++) {
+		uint64_t group = (store->fold_from + i) % nr_groups;
+
+		if (!wants_fold(c, group, oldest, &left))
+			continue;
+		c->folds[nr++].group = group;
+		if (nr == budget)
+			store->fold_from = group + 1;
+	}
+	qsort(c->folds, nr, sizeof(*c->folds), compare_groups);
+	return nr;
+}
+
+int cpc_commit_fold(struct cpc_commit *c)
+{
+	struct cpc_store *store = c->store;
 	uint8_t *bitmap;
+	size_t nr;
 	int ret = 0;
 
 	if (!fold_allowed(store))
 		return 0;
 	c->folds = cpc_alloc_array(store->geo.nr_groups, sizeof(*c->folds));
 	bitmap = cpc_alloc_aligned(CPC_BLOCK_SIZE, CPC_BLOCK_SIZE);
-	if (!c->folds || !bitmap)
-		ret = -ENOMEM;
-	for (uint64_t g = 0; !ret && g < store->geo.nr_groups; g++) {
-		if (wants_fold(c, g, oldest, &left))
-			ret = fold_group(c, g, bitmap);
+	if (!c->folds || !bitmap) {
+		cpc_free(bitmap);
+		return -ENOMEM;
 	}
+	nr = choose_folds(c);
+	/* the folds that are made stand at the front: fewer when a bitmap turns out to be bad */
+	for (size_t i = 0; !ret && i < nr; i++)
+		ret = fold_group(c, c->folds[i].group, bitmap);
 	cpc_free(bitmap);
 	return ret;
 }
@@ -621,6 +673,27 @@ static int log_set(struct log_writer *w, const struct cpc_blockset *set, uint32_
 			return ret;
 	}
 	return 0;
+}
+
+int cpc_commit_free_log_drop(struct cpc_commit *c, const struct cpc_node_ptr *ptr)
+{
+	struct cpc_eb *eb;
+	int ret = 0;
+
+	if (ptr->level) {
+		ret = cpc_store_read_node(c->store, ptr, CPC_TREE_FREE_LOG, &eb);
+		if (ret)
+			return ret;
+		for (uint32_t i = 0; !ret && i < cpc_node_nritems(eb->data); i++) {
+			struct cpc_node_ptr child;
+			uint64_t key;
+
+			cpc_node_child(eb->data, i, &key, &child);
+			ret = cpc_commit_free_log_drop(c, &child);
+		}
+		cpc_eb_put(eb);
+	}
+	return ret ? ret : c->txn.free_node(c, ptr);
 }
 
 /* The first key that must stay: of the oldest change in a group that is not folded. */

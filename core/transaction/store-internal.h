@@ -82,6 +82,8 @@ void cpc_free_space_destroy(struct cpc_store *store);
 int cpc_group_load(void *ctx, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE]);
 int cpc_commit_fold(struct cpc_commit *c);
 int cpc_commit_free_log(struct cpc_commit *c);
+/* Frees the nodes of a part of the old free log; its leaves, of which all items go, unread. */
+int cpc_commit_free_log_drop(struct cpc_commit *c, const struct cpc_node_ptr *ptr);
 /* Makes sure that publishing what this phase changed cannot fail: memory, loaded groups. */
 int cpc_commit_prepare(struct cpc_commit *c);
 void cpc_commit_unprepare(struct cpc_commit *c);

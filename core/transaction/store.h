@@ -84,6 +84,7 @@ struct cpc_store {
 	bool burned_super;
 	struct cpc_group_meta **groups; /* by group, NULL: fresh; lock */
 	struct cpc_free_tail *tails;	/* first free-log key of each unfolded transid */
+	uint64_t fold_from;		/* group where the next commit begins to look for folds */
 	size_t nr_tails, cap_tails;
 
 	/* counters */
@@ -146,13 +147,24 @@ struct cpc_commit_request {
 	uint64_t nonce;			/* of the log that log_seq counts in */
 	uint64_t log_seq, log_position; /* the trees contain the log up to here */
 	bool clean;			/* the last commit before a close */
-	uint32_t drop_budget;		/* nodes of the drop list to free, at most */
+	uint32_t drop_budget;		/* device reads for freeing what is on the drop list */
 	/* out */
 	uint64_t transid;
 	struct cpc_pins *pins; /* one reference, the caller's; NULL: nothing freed */
 };
 
-#define CPC_DROP_BUDGET 512u
+/*
+ * What keeps a commit short while a terabyte is being dropped: so many device reads, of nodes and
+ * of bitmaps, one after the other. What they free is logged and folded with a few MiB of writes.
+ */
+#define CPC_DROP_BUDGET 256u
+#define CPC_DROP_BYTES	(4u << 20)
+
+/* Reads for the drop list in one commit. */
+static inline uint32_t cpc_drop_budget(uint32_t nodesize)
+{
+	return (uint32_t)cpc_min_u64(CPC_DROP_BUDGET, CPC_DROP_BYTES / nodesize);
+}
 
 int cpc_store_commit(struct cpc_store *store, struct cpc_commit_request *req);
 

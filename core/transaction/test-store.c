@@ -259,6 +259,38 @@ static void a_deleted_tree_is_freed_in_slices_and_counts_as_free_at_once(void **
 	test_pool_destroy(&p);
 }
 
+/* Its nodes are in no bitmap, so nothing but the commit that replaces them gives them back. */
+static void old_nodes_of_the_free_log_are_given_back_at_once(void **state)
+{
+	uint64_t longest = 0, node;
+	struct cpc_space_info space;
+	struct cpc_store_info info;
+	static struct model m;
+	struct test_pool p;
+
+	memset(&m, 0, sizeof(m));
+	make(&p, &geometries[0]);
+	node = p.store->geo.nodesize / 4096 * p.store->geo.copies;
+	/* two volumes, block by block, so that one leaves as many pieces as it had blocks */
+	for (unsigned i = 0; i < 600; i++)
+		assert_int_equal(test_pool_map(&p, i % 2, i, 1), 0);
+	assert_int_equal(test_pool_delete(&p, 0), 0);
+	for (unsigned i = 0; i < 60; i++) {
+		assert_int_equal(test_pool_commit(&p, 3), 0);
+		longest = cpc_max_u64(longest, p.store->super.free_log.nodes);
+		cpc_store_info(p.store, &info);
+		cpc_space_info(p.store->space, &space);
+		assert_true(!info.nr_drops || i < 10);
+		assert_int_equal(space.total - space.free,
+				 info.used_blocks + info.dropped_blocks +
+				     node * p.store->super.free_log.nodes);
+	}
+	assert_int_equal(p.store->super.free_log.nodes, 1);
+	assert_true(longest > 2);
+	test_pool_check_clean(&p);
+	test_pool_destroy(&p);
+}
+
 static void a_budget_of_nothing_frees_nothing(void **state)
 {
 	struct test_pool p;
@@ -794,6 +826,7 @@ int main(void)
 	    cmocka_unit_test(a_read_only_store_commits_nothing_and_writes_nothing),
 	    cmocka_unit_test(what_changes_after_a_fold_is_in_the_log),
 	    cmocka_unit_test(a_deleted_tree_is_freed_in_slices_and_counts_as_free_at_once),
+	    cmocka_unit_test(old_nodes_of_the_free_log_are_given_back_at_once),
 	    cmocka_unit_test(a_budget_of_nothing_frees_nothing),
 	    cmocka_unit_test(a_dropped_node_that_cannot_be_read_stays_listed),
 	    cmocka_unit_test(a_damaged_dropped_node_is_left_out),

@@ -291,12 +291,13 @@ static void commit_end(struct commit *c)
 
 static int commit_once(struct cpc_engine *e, bool clean)
 {
+	uint32_t budget = cpc_drop_budget(e->store->geo.nodesize);
 	struct commit c = {.e = e};
 	int ret = e->log ? cut_all(e) : 0;
 
 	cpc_blockset_init(&c.dropped, e->store->geo.nr_groups);
 	c.req.clean = clean;
-	c.req.drop_budget = CPC_DROP_BUDGET;
+	c.req.drop_budget = budget;
 	if (!ret)
 		ret = commit_mark(&c);
 	for (size_t i = 0; i < c.nr && !ret; i++)
@@ -305,7 +306,7 @@ static int commit_once(struct cpc_engine *e, bool clean)
 		ret = cpc_store_commit(e->store, &c.req);
 	/* Freeing what is on the drop list needs room for the log of it: in small slices, or later.
 	 */
-	for (uint32_t budget = CPC_DROP_BUDGET; ret == -ENOSPC && budget; budget /= 32) {
+	for (; ret == -ENOSPC && budget; budget /= 32) {
 		c.req.drop_budget = budget / 32;
 		ret = cpc_store_commit(e->store, &c.req);
 	}

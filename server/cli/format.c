@@ -100,7 +100,7 @@ const struct cpc_cli_verb cpc_cli_format = {
 	    "  --sparse         do not allocate it: writes may fail later when the file system\n"
 	    "                   below is full\n"
 	    "  --log-size SIZE  bytes for the log (default: pool/32, 128K to 1G)\n"
-	    "  --nodesize N     size of a metadata node, 4K to 64K (default 16K)\n"
+	    "  --nodesize N     size of a metadata node, 4K to 64K (default 4K)\n"
 	    "  --metadata M     dup: two copies of metadata (default); single: one\n"
 	    "  --label L        a text of up to 63 bytes\n"
 	    "  --force          overwrite what is recognized at POOL\n",
