@@ -158,6 +158,14 @@ static inline bool cpc_flush_epoch_covered(struct cpc_flush_epoch *fe, uint64_t 
 	return cpc_flush_epoch_seq(fe) >= epoch;
 }
 
+/* True when a background thread should flush with CPC_FLUSH_PRESSURE, so that the next flush that
+ * somebody waits for finds little to drain: at a sixteenth of the pressure. */
+static inline bool cpc_flush_epoch_wants_drain(struct cpc_flush_epoch *fe)
+{
+	return atomic_load_explicit(&fe->unflushed_bytes, memory_order_relaxed) >
+	       fe->pressure_bytes / 16;
+}
+
 /* True when the caller should flush with CPC_FLUSH_PRESSURE before it writes more. */
 static inline bool cpc_flush_epoch_pressure(struct cpc_flush_epoch *fe)
 {

@@ -30,6 +30,7 @@ struct cpc_cut {
 	struct cpc_data_writer writer;
 	struct cpc_volume *vol;
 	uint64_t epoch;
+	uint64_t started; /* when it was frozen */
 	enum cut_state state;
 	bool numbered;	    /* its record has a sequence number */
 	uint64_t log_bytes; /* of the ring, promised to its changes */
@@ -173,6 +174,7 @@ static int freeze(struct cpc_volume *vol, struct cpc_cut *cut)
 	cut->writer.nr = cut->writer.reserved = cut->nr;
 	memset(cut->writer.bytenr, 0, cut->nr * sizeof(*cut->writer.bytenr));
 	cut->state = CUT_FROZEN;
+	cut->started = cpc_now_ns();
 	vol->cut = cut;
 	return 0;
 }
@@ -321,6 +323,7 @@ static void end_cut(struct cpc_cut *cut)
 	for (size_t i = 0; i < cut->nr; i += CPC_CACHE_BATCH)
 		cpc_cache_written(vol, cut->bufs + i, cpc_min_u64(CPC_CACHE_BATCH, cut->nr - i));
 	vol->cut = NULL;
+	cpc_pace_learn(vol->engine, cut->nr, cpc_now_ns() - cut->started);
 	cut_done(cut);
 	/* Without memory there are just more runs. */
 	cpc_view_compact(vol);

@@ -303,6 +303,7 @@ int cpc_engine_create(struct cpc_store *store, const struct cpc_engine_options *
 	e->opts = *opts;
 	e->dirty_limit = cpc_max_u64(4, cpc_min_u64(opts->dirty_bytes / CPC_BLOCK_SIZE, most));
 	e->dirty_start = e->dirty_limit / 8;
+	e->pace_start = e->dirty_limit / 2;
 	init_locks(e);
 	cpc_list_init(&e->volumes);
 	cpc_blockset_init(&e->dropped, store->geo.nr_groups);

@@ -16,10 +16,17 @@
  * blocks are mapped is looked up only then.
  *
  * Memory. Dirty blocks count from their reservation to their arrival on the device, against
- * dirty_limit; extent maps against map_bytes. Writeback starts at an eighth of the limit, so a
- * writer rarely meets it, and where it does it waits for one device write at a time.
+ * dirty_limit; extent maps against map_bytes. Writeback starts at an eighth of the limit. Where
+ * writers are faster than the device all the same, they are slowed down from half of the limit on,
+ * the more the nearer it is: each takes turns one behind the other, as long as writing its blocks
+ * out takes (block_ns) times a factor that grows from 0 to 2. So in a steady overload dirty data
+ * settles at three quarters of the limit, each writer waits about as long as the next, and what is
+ * left takes up the pauses of the device. Only who meets the limit itself has to wait for a device
+ * write. Without an overload all of this is one comparison.
  */
 #include "volume/volume-internal.h"
+
+#include <time.h>
 
 #define OVERWRITE_SHARE 16u
 #define OVERWRITE_MAX	((64ull << 20) >> CPC_BLOCK_SHIFT)
@@ -225,6 +232,53 @@ void cpc_unreserve(struct cpc_engine *e, uint64_t nr)
 		cpc_space_unreserve(e->store->space, nr);
 }
 
+/* --- pace --- */
+
+/* Cuts of fewer blocks say little about how long one takes. */
+#define PACE_LEARN_BLOCKS 256u
+/* A writer sleeps only when its turn is farther away than this, and never longer than that. */
+#define PACE_SLEEP_MIN_NS 100000u
+#define PACE_SLEEP_MAX_NS 20000000u
+
+void cpc_pace_learn(struct cpc_engine *e, uint64_t nr, uint64_t ns)
+{
+	uint64_t old = atomic_load_explicit(&e->block_ns, memory_order_relaxed);
+
+	if (nr < PACE_LEARN_BLOCKS)
+		return;
+	atomic_store_explicit(&e->block_ns, old ? (3 * old + ns / nr) / 4 : ns / nr,
+			      memory_order_relaxed);
+}
+
+uint64_t cpc_pace(struct cpc_engine *e, uint64_t nr, uint64_t now)
+{
+	uint64_t level = atomic_load_explicit(&e->dirty_blocks, memory_order_relaxed);
+	uint64_t ns, begin, last = atomic_load_explicit(&e->pace_turn, memory_order_relaxed);
+
+	if (level <= e->pace_start)
+		return 0;
+	ns = nr * atomic_load_explicit(&e->block_ns, memory_order_relaxed) * 2 *
+	     (level - e->pace_start) / (e->dirty_limit - e->pace_start);
+	do {
+		begin = cpc_min_u64(cpc_max_u64(last, now), now + PACE_SLEEP_MAX_NS);
+	} while (!atomic_compare_exchange_weak(&e->pace_turn, &last, begin + ns));
+	return begin - now;
+}
+
+/* The writer holds nothing that another one waits for, but its reservation of ring bytes. */
+static void keep_pace(struct cpc_engine *e, uint64_t nr)
+{
+	uint64_t ns;
+
+	if (e->opts.no_threads)
+		return;
+	ns = cpc_pace(e, nr, cpc_now_ns());
+	if (ns < PACE_SLEEP_MIN_NS)
+		return;
+	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+	atomic_fetch_add_explicit(&e->write_wait_us, ns / 1000, memory_order_relaxed);
+}
+
 /* --- memory --- */
 
 /* Counts nr unless that would pass the limit. Callers ask for less than half of it. */
@@ -238,6 +292,8 @@ static bool try_dirty(struct cpc_engine *e, uint64_t nr)
 	} while (!atomic_compare_exchange_weak(&e->dirty_blocks, &now, now + nr));
 	if (now + nr > e->dirty_start)
 		cpc_kick_writeback(e);
+	if (cpc_unlikely(now + nr > e->pace_start))
+		keep_pace(e, nr);
 	return true;
 }
 

@@ -31,6 +31,8 @@ void rig_open(struct rig *r)
 	opts.commit_interval = 0;
 	opts.no_threads = !r->threads;
 	assert_int_equal(cpc_powercut_reopen(r->pc, &backing), 0);
+	if (r->wrap)
+		backing = r->wrap(r, backing);
 	if (cpc_pool_open_backing(backing, &opts, &r->pool, &err))
 		fail_msg("%s", err.text);
 	assert_int_equal(cpc_pool_start(r->pool, &err), 0);

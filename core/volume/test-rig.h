@@ -22,6 +22,8 @@ struct rig {
 	uint64_t pool_size, volume_size;
 	uint64_t cache, dirty; /* 0: 4 MiB, half of it */
 	bool threads;
+	/* puts something in front of the device at each opening; NULL: nothing */
+	struct cpc_backing *(*wrap)(struct rig *r, struct cpc_backing *inner);
 	struct cpc_powercut *pc;
 	struct cpc_pool *pool;
 	struct cpc_volume *vol;

@@ -2,7 +2,8 @@
 /*
  * threads: what goes on without a client's call.
  *
- *   writeback  cuts the volumes when an eighth of the dirty bound is dirty, and every second
+ *   writeback  cuts the volumes when an eighth of the dirty bound is dirty, and every second;
+ *              flushes the device when much has been written since its last flush
  *   commit     commits on time, when extent maps, log or free space ask for it, and as long as the
  *              drop list is not empty
  *   mark       writes the log's durable mark when the log has been quiet for a while
@@ -75,6 +76,17 @@ int cpc_write_out(struct cpc_engine *e)
 	return ret;
 }
 
+/* One turn of the writeback thread. A flush that fails is everybody's: the next one makes good. */
+int cpc_writeback_turn(struct cpc_engine *e)
+{
+	struct cpc_flush_epoch *fe = &e->store->fe;
+	int ret = cpc_write_out(e);
+
+	if (!ret && cpc_flush_epoch_wants_drain(fe))
+		(void)cpc_flush_epoch_flush(fe, CPC_FLUSH_PRESSURE);
+	return ret;
+}
+
 #define WRITEBACK_IDLE_NS 1000000000ull
 #define RETRY_NS	  100000000ull
 #define MARK_IDLE_NS	  3600000000000ull
@@ -86,7 +98,7 @@ static void *run_writeback(void *arg)
 
 	while (wait_for_work(e, &e->writeback_cond, &e->want_writeback,
 			     failures ? RETRY_NS : WRITEBACK_IDLE_NS)) {
-		int ret = atomic_load(&e->broken) ? 0 : cpc_write_out(e);
+		int ret = atomic_load(&e->broken) ? 0 : cpc_writeback_turn(e);
 
 		if (!ret) {
 			failures = 0;

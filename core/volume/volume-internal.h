@@ -314,6 +314,10 @@ void cpc_reserve_committed(struct cpc_engine *e);
 /* Waits until `nr` more dirty blocks are allowed, and counts them. */
 int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr);
 void cpc_dirty_release(struct cpc_engine *e, uint64_t nr);
+/* Takes a turn of writing out for `nr` blocks. Return: nanoseconds from `now` until it comes. */
+uint64_t cpc_pace(struct cpc_engine *e, uint64_t nr, uint64_t now);
+/* A cut of `nr` blocks took so long from its freeze to its end. */
+void cpc_pace_learn(struct cpc_engine *e, uint64_t nr, uint64_t ns);
 /* Promises ring bytes; waits for commits to make room. */
 int cpc_log_room(struct cpc_engine *e, uint64_t bytes);
 /* Starts a commit when extent maps pass half their bound, and waits for one at the bound. */
@@ -374,8 +378,11 @@ struct cpc_engine {
 	/* throttling; throttle_lock CPC_RANK_THROTTLE */
 	struct cpc_mutex throttle_lock;
 	struct cpc_cond throttle_cond;
-	_Atomic uint64_t dirty_blocks; /* reserved, dirty, being written */
-	uint64_t dirty_limit, dirty_start;
+	_Atomic uint64_t dirty_blocks;	   /* reserved, dirty, being written */
+	uint64_t dirty_limit, dirty_start; /* immutable, as the next */
+	uint64_t pace_start;		   /* dirty blocks from which writers are slowed down */
+	_Atomic uint64_t block_ns;  /* what writing out one block takes, smoothed; 0: not known */
+	_Atomic uint64_t pace_turn; /* when the last turn given to a writer ends */
 	_Atomic uint64_t map_bytes, map_entries;
 
 	/* threads */
@@ -401,6 +408,7 @@ void cpc_volume_walk_end(struct cpc_engine *e, struct cpc_volume *at);
 void cpc_engine_remove_volume(struct cpc_volume *vol);
 /* Cuts every volume that has dirty data. */
 int cpc_write_out(struct cpc_engine *e);
+int cpc_writeback_turn(struct cpc_engine *e);
 int cpc_zero_tail(struct cpc_volume *vol);
 uint64_t cpc_dropped_blocks(struct cpc_engine *e);
 void cpc_kick_writeback(struct cpc_engine *e);
