@@ -3,7 +3,7 @@
  * client: what the libnbd programs of the client tests share: an end with a message, random
  * numbers, locks on ranges of a disk, connections.
  *
- * Called by random-requests and one-instant; calls libnbd. Offsets and lengths are bytes of the
+ * Called by the programs beside it; calls libnbd. Offsets and lengths are bytes of the
  * disk unless a program says otherwise; ranges are start + len.
  */
 #ifndef CLIENT_H

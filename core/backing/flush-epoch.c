@@ -177,8 +177,8 @@ int cpc_fe_writev(struct cpc_flush_epoch *fe, uint64_t bytenr, const struct iove
 	struct cpc_fe_write w;
 	int ret = cpc_backing_check_range(fe->backing, bytenr, cpc_iov_len(iov, nr_iov));
 
-	if (ret)
-		return ret;
+	if (ret || cpc_flush_epoch_stopped(fe))
+		return ret ? ret : -EIO;
 	cpc_fe_write_begin(fe, &w, bytenr, iov, nr_iov, csums, cause != CPC_CAUSE_SUPER);
 	ret = cpc_backing_writev(fe->backing, bytenr, iov, nr_iov, cause);
 	cpc_fe_write_complete(fe, &w, ret);
@@ -198,8 +198,8 @@ int cpc_fe_discard(struct cpc_flush_epoch *fe, uint64_t bytenr, uint64_t len)
 	struct cpc_fe_write w = {.tracked = true};
 	int ret = cpc_backing_check_range(fe->backing, bytenr, len);
 
-	if (ret)
-		return ret;
+	if (ret || cpc_flush_epoch_stopped(fe))
+		return ret ? ret : -EIO;
 	w.record = record_alloc(bytenr, len, 0);
 	begin(fe, &w, bytenr, len);
 	ret = cpc_backing_discard(fe->backing, bytenr, len);
@@ -391,6 +391,12 @@ int cpc_flush_epoch_flush(struct cpc_flush_epoch *fe, enum cpc_flush_cause cause
 	cpc_mutex_unlock(&fe->lock);
 	cpc_cond_destroy(&w.cond);
 	return ret;
+}
+
+void cpc_flush_epoch_stop(struct cpc_flush_epoch *fe)
+{
+	atomic_store(&fe->stopped, true);
+	atomic_store(&fe->broken, true);
 }
 
 void cpc_flush_epoch_get_stats(struct cpc_flush_epoch *fe, struct cpc_flush_epoch_stats *stats)

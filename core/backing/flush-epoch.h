@@ -21,7 +21,7 @@
  *     void the earlier records: nobody relies on such a block until it is written again.
  *  5. No write starts in a range that repair is working on (cpc_fe_write_begin() waits; repair
  *     itself waits for nobody, so a thread may begin a write while it has others in flight).
- *  6. Once broken, no flush succeeds.
+ *  6. Once broken, no flush succeeds. Once stopped, no write or discard reaches the device either.
  *
  * Locks: fe->lock, CPC_RANK_FLUSH_EPOCH, never held during device I/O. Functions take it
  * themselves; all are safe from any thread. on_broken() is called once, with no lock of ours
@@ -102,7 +102,7 @@ struct cpc_flush_epoch {
 	_Atomic uint64_t good;		  /* number of the newest good flush */
 	_Atomic uint64_t failures;	  /* flushes failed so far */
 	_Atomic uint64_t unflushed_bytes; /* of all records */
-	_Atomic bool broken;
+	_Atomic bool broken, stopped;
 };
 
 void cpc_flush_epoch_init(struct cpc_flush_epoch *fe, struct cpc_backing *b,
@@ -171,6 +171,14 @@ static inline bool cpc_flush_epoch_pressure(struct cpc_flush_epoch *fe)
 {
 	return atomic_load_explicit(&fe->unflushed_bytes, memory_order_relaxed) >
 	       fe->pressure_bytes;
+}
+
+/* From now on every write, discard and flush is -EIO; what is in flight may still land. */
+void cpc_flush_epoch_stop(struct cpc_flush_epoch *fe);
+
+static inline bool cpc_flush_epoch_stopped(struct cpc_flush_epoch *fe)
+{
+	return atomic_load_explicit(&fe->stopped, memory_order_acquire);
 }
 
 static inline bool cpc_flush_epoch_broken(struct cpc_flush_epoch *fe)

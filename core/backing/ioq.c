@@ -179,6 +179,8 @@ void cpc_ioq_submit(struct cpc_ioq *q, struct cpc_io *io)
 	int ret = check_io(q, io);
 
 	cpc_assert(!q->in_done);
+	if (!ret && io->op == CPC_IO_WRITE && io->fe && cpc_flush_epoch_stopped(io->fe))
+		ret = -EIO;
 	if (ret)
 		io->fe = NULL; /* never written: not for the flush epoch */
 	if (io->op == CPC_IO_WRITE && io->fe)

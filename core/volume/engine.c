@@ -6,7 +6,7 @@
 
 /* --- broken --- */
 
-void cpc_engine_break(struct cpc_engine *e, const char *why)
+static void set_broken(struct cpc_engine *e, const char *what, const char *why)
 {
 	bool first;
 
@@ -18,7 +18,24 @@ void cpc_engine_break(struct cpc_engine *e, const char *why)
 	cpc_mutex_unlock(&e->why_lock);
 	/* without the lock: where the message goes there may be locks of the same rank */
 	if (first)
-		cpc_error("pool is read-only from now on: %s", why);
+		cpc_error("%s from now on: %s", what, why);
+}
+
+void cpc_engine_break(struct cpc_engine *e, const char *why)
+{
+	set_broken(e, "pool is read-only", why);
+}
+
+/* The device before the message, the message before the others that will see stopped trees. */
+void cpc_engine_halt(struct cpc_engine *e, const char *why)
+{
+	struct cpc_volume *vol = NULL;
+
+	cpc_flush_epoch_stop(&e->store->fe);
+	atomic_store(&e->halted, true);
+	set_broken(e, "pool has stopped, every request is an error", why);
+	while ((vol = cpc_volume_next(e, vol)))
+		cpc_io_tree_stop(&vol->io_tree);
 }
 
 bool cpc_engine_broken(struct cpc_engine *e, char *why, size_t len)
@@ -49,7 +66,7 @@ int cpc_engine_may_write(struct cpc_engine *e)
 
 static void io_tree_broken(void *arg, const char *message)
 {
-	cpc_engine_break(arg, message);
+	cpc_engine_halt(arg, message);
 }
 
 /* --- volumes --- */

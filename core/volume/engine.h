@@ -11,7 +11,9 @@
  *
  * Invariants
  *  1. `broken` is set once, with a reason, and never cleared: then nothing is written any more,
- *     reads go on, everything else is -EIO.
+ *     reads go on, everything else is -EIO. `halted` comes on top of it when not the device but our
+ *     own memory cannot be trusted: every request is -EIO, reads included, whoever waits for a
+ *     range is woken, and not even a cut or commit that runs writes one more block.
  *  2. A commit covers, for each volume, exactly its cuts up to one instant (commit_freeze).
  *  3. At most one commit runs; callers of cpc_engine_commit that arrive while one runs share the
  *     next one and its result.
@@ -45,6 +47,8 @@ void cpc_engine_destroy(struct cpc_engine *e);
 
 /* Stops all writing, see invariant 1. Safe from any thread and under any lock below STATS. */
 void cpc_engine_break(struct cpc_engine *e, const char *why);
+/* Stops everything, see invariant 1. Context: locks below TRANSACTION only. */
+void cpc_engine_halt(struct cpc_engine *e, const char *why);
 bool cpc_engine_broken(struct cpc_engine *e, char *why, size_t len);
 
 /* Later requests get -ESHUTDOWN. */

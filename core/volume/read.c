@@ -247,6 +247,8 @@ static int check_range(struct cpc_volume *vol, uint64_t len, uint64_t offset)
 
 	if (atomic_load(&vol->engine->refuse))
 		return -ESHUTDOWN;
+	if (atomic_load(&vol->engine->halted))
+		return -EIO;
 	return offset > size || len > size - offset ? -EINVAL : 0;
 }
 
@@ -258,6 +260,8 @@ int cpc_volume_read(struct cpc_volume *vol, void *buf, uint64_t len, uint64_t of
 
 	if (!ret && len)
 		ret = read_range(&r);
+	if (!ret && cpc_unlikely(atomic_load(&vol->engine->halted)))
+		ret = -EIO;
 	atomic_fetch_add_explicit(&vol->engine->reads, 1, memory_order_relaxed);
 	cpc_hist_add(&vol->engine->read_us, (cpc_now_ns() - start) / 1000);
 	return ret;

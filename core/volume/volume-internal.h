@@ -348,7 +348,7 @@ struct cpc_engine {
 	struct cpc_list volumes;
 	struct cpc_cond volumes_cond; /* a volume has no users any more */
 
-	_Atomic bool broken, refuse;
+	_Atomic bool broken, halted, refuse;
 	struct cpc_mutex why_lock; /* CPC_RANK_LEAF */
 	char why[256];
 

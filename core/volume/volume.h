@@ -8,9 +8,9 @@
  * I/O functions take any offset and length (bytes) within the volume; what lies outside is -EINVAL
  * (reads, trims) or -ENOSPC (writes, zeroes). They may be called from any number of threads.
  *
- * Errors: -EIO device error or a pool that is read-only by error, -EUCLEAN damage (a plugin says
- * EIO), -ENOSPC, -ENOMEM, -EROFS, -ESHUTDOWN, -EINVAL. After an error of a write, trim or zero the
- * range holds the old or, for pieces of it, the new content; nothing else changed.
+ * Errors: -EIO device error, or a pool that is read-only by error or has stopped, -EUCLEAN damage
+ * (a plugin says EIO), -ENOSPC, -ENOMEM, -EROFS, -ESHUTDOWN, -EINVAL. After an error of a write,
+ * trim or zero the range holds the old or, for pieces of it, the new content; nothing else changed.
  *
  * Durable on return: cpc_volume_flush: every write, trim and zero that was answered on any handle
  * of this volume before the call. CPC_FUA: the request itself and all earlier ones.

@@ -23,6 +23,7 @@ struct writer {
 	uint64_t block, nr; /* the range rounded to blocks */
 	struct cpc_io_state *cached;
 	uint64_t log_room;	 /* ring bytes promised to the request */
+	int error;		 /* the io tree stopped when the change was in memory already */
 	struct cpc_buf **copies; /* of a direct write, for the cache; NULL: none */
 };
 
@@ -101,7 +102,8 @@ static int fill_buffers(struct writer *w, struct cpc_buf **bufs, bool want_parti
 	return ret;
 }
 
-/* The io tree is the account of what is charged; on a broken one nothing is written any more. */
+/* The io tree is the account of what is charged. It fails only when it has stopped, with the pool.
+ */
 static uint64_t charge(struct writer *w)
 {
 	struct cpc_changeset cs = {0};
@@ -109,8 +111,8 @@ static uint64_t charge(struct writer *w)
 				      w->nr << CPC_BLOCK_SHIFT, CPC_IO_DELALLOC, CPC_IO_LOCKED,
 				      &w->cached, &cs);
 
-	if (ret)
-		cpc_engine_break(w->vol->engine, "io tree: dirty range could not be charged");
+	cpc_assert(!ret || ret == -EIO);
+	w->error = ret;
 	return cs.set_bytes >> CPC_BLOCK_SHIFT;
 }
 
@@ -152,8 +154,8 @@ static int publish_buffers(struct writer *w, struct cpc_buf **bufs)
 	unused = use_log_room(w, charged * CPC_LOG_BLOCK_BYTES);
 	cpc_ticket_release(vol);
 	cpc_log_unreserve(vol->engine->log, unused);
-	if (charged != w->nr - again && !cpc_engine_broken(vol->engine, NULL, 0))
-		cpc_engine_break(vol->engine, "io tree and data cache disagree about dirty blocks");
+	if (!w->error && charged != w->nr - again)
+		cpc_engine_halt(vol->engine, "io tree and data cache disagree about dirty blocks");
 	cpc_unreserve(vol->engine, w->nr - charged);
 	cpc_dirty_release(vol->engine, w->nr - charged);
 	return 0;
@@ -331,8 +333,8 @@ static void publish_run(struct writer *w, struct cpc_view *next, struct cpc_run 
 	ret =
 	    cpc_io_tree_clear(&vol->io_tree, w->block << CPC_BLOCK_SHIFT, w->nr << CPC_BLOCK_SHIFT,
 			      CPC_IO_DELALLOC | CPC_IO_LOCKED, &w->cached, &cs);
-	if (ret)
-		cpc_engine_break(vol->engine, "io tree: locked range could not be cleared");
+	cpc_assert(!ret || ret == -EIO);
+	w->error = ret;
 	cleared = cs.cleared_bytes >> CPC_BLOCK_SHIFT;
 	atomic_store(&vol->has_direct, true);
 	unused = use_log_room(w, log_bytes);
@@ -372,7 +374,7 @@ static int link_direct(struct writer *w, struct cpc_run_builder *builder, int re
 	/* which fails only with the builder's error */
 	cpc_assert(cpc_run_builder_finish(builder, &run) == 0);
 	publish_run(w, next, run);
-	return 0;
+	return w->error;
 }
 
 static int write_chunks(struct direct *d)
@@ -448,7 +450,9 @@ static uint64_t direct_threshold(const struct cpc_engine *e)
 
 static int write_any(struct writer *w)
 {
-	return w->nr < direct_threshold(w->vol->engine) ? write_buffered(w) : write_direct(w);
+	int ret = w->nr < direct_threshold(w->vol->engine) ? write_buffered(w) : write_direct(w);
+
+	return ret ? ret : w->error;
 }
 
 /* --- holes --- */
@@ -565,6 +569,8 @@ static int finish(struct cpc_volume *vol, int ret, unsigned flags, uint64_t star
 	struct cpc_engine *e = vol->engine;
 
 	cpc_hist_add(&e->write_us, (cpc_now_ns() - start) / 1000);
+	if (!ret && cpc_unlikely(atomic_load_explicit(&e->halted, memory_order_acquire)))
+		return -EIO;
 	if (ret || !(flags & CPC_FUA))
 		return ret;
 	atomic_fetch_add_explicit(&e->fua_writes, 1, memory_order_relaxed);
