@@ -28,15 +28,17 @@
 #define LOG_SIZE  (128 * KIB)
 #define MAX_LIVES 4u
 #define MAX_OPS	  14u
-#define OPEN_CUTS 3u /* of openings in a row */
+#define LONG_LIFE 200u /* operations: more records than the ring has room for */
+#define OPEN_CUTS 3u   /* of openings in a row */
 
 struct history {
 	struct rig rig;
 	struct tap tap;
 	struct rnd rnd;
 	struct past past;
-	uint64_t calls;	 /* device calls until the power goes; 0: it does not */
-	bool faulty;	 /* the device may fail in this history */
+	uint64_t calls; /* device calls until the power goes; 0: it does not */
+	bool faulty;	/* the device may fail in this history */
+	bool long_lives, many_commits, crowded;
 	bool life_ended; /* what the pool holds is not known any more, or it has given up */
 };
 
@@ -146,7 +148,8 @@ static void failed(struct history *h, int ret)
 	if (h->tap.dead)
 		return;
 	rig_expect(ret == -EIO || ret == -EUCLEAN || ret == -ENOSPC, "operation: %d", ret);
-	rig_expect(h->faulty || ret == -ENOSPC, "operation: %d without a fault", ret);
+	rig_expect(h->faulty || (h->crowded && ret == -ENOSPC), "operation: %d without a fault",
+		   ret);
 }
 
 static void look_up_data(struct history *h, unsigned v)
@@ -260,6 +263,7 @@ static void op_flush(struct history *h)
 		flushed(h, (unsigned)v);
 	else
 		failed(h, ret);
+	rig_expect(ret != -ENOSPC, "a flush needs room");
 }
 
 static void op_commit(struct history *h)
@@ -292,6 +296,27 @@ static void op_read(struct history *h)
 				   "a volume reads as it has not been written");
 		h->life_ended |= ret != 0;
 	}
+}
+
+/* Takes all room that ordinary writes may have. */
+static void fill_pool(struct history *h)
+{
+	static uint8_t data[16 * KIB];
+	struct cpc_error err = {""};
+	struct cpc_volume *vol;
+	uint64_t at = 0;
+	int ret = cpc_pool_create_volume(h->rig.pool, PAST_FILLER, POOL_SIZE, &err);
+
+	rig_expect(ret == 0, "create: %s", err.text);
+	rig_expect(cpc_pool_open_volume(h->rig.pool, PAST_FILLER, &vol) == 0, "open");
+	memset(data, 1, sizeof(data));
+	while (!ret) {
+		ret = cpc_volume_write(vol, data, sizeof(data), at, 0);
+		at += sizeof(data);
+	}
+	rig_expect(ret == -ENOSPC, "filling: %d", ret);
+	rig_expect(cpc_volume_flush(vol) == 0, "flush");
+	cpc_pool_close_volume(h->rig.pool, vol);
 }
 
 /* --- names --- */
@@ -401,6 +426,8 @@ static void op_resize(struct history *h)
 		h->past.volume[v].resized = at;
 }
 
+enum { COMMIT = 4 };
+
 static const struct {
 	void (*run)(struct history *h);
 	const char *name;
@@ -419,6 +446,8 @@ static void step(struct history *h)
 
 	while (p >= ops[i].weight)
 		p -= ops[i++].weight;
+	if (h->many_commits && rnd_percent(&h->rnd, 30))
+		i = COMMIT;
 	if (h->faulty && rnd_percent(&h->rnd, 12))
 		arm_fault(h);
 	ops[i].run(h);
@@ -499,10 +528,10 @@ static void end_life(struct history *h)
 
 static void live(struct history *h)
 {
-	unsigned nr = 1 + (unsigned)rnd_below(&h->rnd, MAX_OPS);
+	unsigned nr = 1 + (unsigned)rnd_below(&h->rnd, h->long_lives ? LONG_LIFE : MAX_OPS);
 
 	h->life_ended = false;
-	h->calls = rnd_percent(&h->rnd, 70) ? 1 + rnd_below(&h->rnd, 40) : 0;
+	h->calls = rnd_percent(&h->rnd, 70) ? 1 + rnd_below(&h->rnd, 3 * nr + 10) : 0;
 	for (unsigned i = 0; i < nr && !h->life_ended && !past_full(&h->past); i++)
 		step(h);
 	h->calls = 0;
@@ -527,6 +556,9 @@ static void draw(struct history *h)
 	rig->opts.dirty = rnd_percent(&h->rnd, 50) ? 4 * CPC_BLOCK_SIZE : 0;
 	rig->opts.no_threads = true;
 	h->faulty = rnd_percent(&h->rnd, 40);
+	h->long_lives = rnd_percent(&h->rnd, 4);
+	h->many_commits = rnd_percent(&h->rnd, 30);
+	h->crowded = rnd_percent(&h->rnd, 10);
 }
 
 static void run_history(const char *program, uint64_t seed)
@@ -546,6 +578,8 @@ static void run_history(const char *program, uint64_t seed)
 	rig_open(&h->rig);
 	op_create(h);
 	op_create(h);
+	if (h->crowded)
+		fill_pool(h);
 	lives = 1 + (unsigned)rnd_below(&h->rnd, MAX_LIVES);
 	for (unsigned i = 0; i < lives; i++) {
 		live(h);

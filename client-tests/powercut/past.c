@@ -31,14 +31,25 @@ bool past_full(const struct past *p)
 	bool full = p->nr_tables == PAST_STATES || p->nr_volumes == PAST_VOLUMES;
 
 	for (unsigned v = 0; v < p->nr_volumes; v++)
-		full |= p->volume[v].nr == PAST_STATES;
+		full |= p->volume[v].nr == PAST_STATES && !p->volume[v].floor;
 	return full;
+}
+
+/* Forgets what a crash cannot bring back any more. */
+static void forget_old(struct volume_past *vp)
+{
+	vp->nr -= vp->floor;
+	vp->resized -= cpc_min_u64(vp->resized, vp->floor);
+	memmove(vp->state, vp->state + vp->floor, vp->nr * sizeof(vp->state[0]));
+	vp->floor = 0;
 }
 
 struct content *past_push(struct past *p, unsigned v)
 {
 	struct volume_past *vp = &p->volume[v];
 
+	if (vp->nr == PAST_STATES)
+		forget_old(vp);
 	cpc_assert(vp->nr < PAST_STATES);
 	vp->state[vp->nr] = vp->state[vp->nr - 1];
 	return &vp->state[vp->nr++];
@@ -172,8 +183,11 @@ static unsigned find_volume(struct past *p, uint64_t id)
 static int see(void *ctx, const struct cpc_volume_info *info)
 {
 	struct listing *l = ctx;
-	unsigned v = find_volume(l->past, info->id);
+	unsigned v;
 
+	if (!strcmp(info->name, PAST_FILLER))
+		return 0;
+	v = find_volume(l->past, info->id);
 	rig_expect(strlen(info->name) < sizeof(l->table->name[v]), "volume %s was never made",
 		   info->name);
 	memcpy(l->table->name[v], info->name, strlen(info->name));

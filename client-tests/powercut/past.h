@@ -19,6 +19,7 @@
 #define PAST_BLOCKS  12u /* of the largest volume */
 #define PAST_SECTORS (PAST_BLOCKS * 8)
 #define PAST_STATES  64u
+#define PAST_FILLER  "filler" /* a volume that only takes room: not judged */
 
 struct content {
 	uint32_t sectors; /* the size */

@@ -25,6 +25,7 @@
 #include "lib/crc32c.h"
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 struct waiter {
 	struct cpc_list node;
@@ -294,7 +295,7 @@ static int device_flush_locked(struct cpc_flush_epoch *fe, enum cpc_flush_cause 
 	fe->stats.flushes[cause]++;
 	fe->device_flush = true;
 	cpc_mutex_unlock(&fe->lock);
-	ret = cpc_backing_flush(fe->backing);
+	ret = CPC_MUTANT(device_flush_dropped) ? 0 : cpc_backing_flush(fe->backing);
 	cpc_mutex_lock(&fe->lock);
 	fe->device_flush = false;
 	return ret;
@@ -306,7 +307,7 @@ static int run_flush_locked(struct cpc_flush_epoch *fe, enum cpc_flush_cause cau
 {
 	int ret = 0;
 
-	while (!ret && fe->nr_suspect && !fe->lost) {
+	while (!ret && fe->nr_suspect && !fe->lost && !CPC_MUTANT(failed_flush_not_repaired)) {
 		cause = CPC_FLUSH_REPAIR;
 		ret = cpc_fe_repair_locked(fe);
 	}
@@ -315,6 +316,8 @@ static int run_flush_locked(struct cpc_flush_epoch *fe, enum cpc_flush_cause cau
 	begin_flush_locked(fe, joined);
 	if (!ret)
 		ret = device_flush_locked(fe, cause);
+	if (CPC_MUTANT(flush_error_swallowed))
+		ret = 0;
 	if (ret)
 		flush_failed_locked(fe, ret);
 	else
@@ -354,7 +357,7 @@ static void lead_flush_locked(struct cpc_flush_epoch *fe, enum cpc_flush_cause c
 		ret = run_flush_locked(fe, cause, &joined, &covered);
 		broke = atomic_load(&fe->broken);
 	}
-	wake_joined_locked(&joined, ret);
+	wake_joined_locked(&joined, CPC_MUTANT(joined_flush_always_succeeds) ? 0 : ret);
 	hand_over_locked(fe);
 	cpc_mutex_unlock(&fe->lock);
 	finish_covered(fe, &covered);

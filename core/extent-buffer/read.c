@@ -19,6 +19,7 @@
 
 #include "backing/flush-epoch.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 /* What is wrong with a copy. */
 struct fault {
@@ -42,7 +43,8 @@ static bool checksum_differs(const struct cpc_eb_cache *cache, const void *data,
 	uint32_t csum =
 	    cpc_csum_without_field(data, cache->nodesize, offsetof(struct cpc_disk_node, csum));
 
-	return differs(f, "checksum", cpc_get_le32(&header->csum), csum);
+	return differs(f, "checksum", cpc_get_le32(&header->csum), csum) &&
+	       !CPC_MUTANT(nodes_not_verified);
 }
 
 /* Everything that says which node this is. */
@@ -51,6 +53,8 @@ static bool identity_differs(const struct cpc_eb_cache *cache, const struct cpc_
 {
 	int uuid = memcmp(header->uuid, cache->p.uuid, CPC_UUID_SIZE);
 
+	if (CPC_MUTANT(stale_nodes_accepted))
+		return false;
 	return differs(f, "magic", cpc_get_le32(&header->magic), CPC_NODE_MAGIC) ||
 	       differs(f, "pool (memcmp)", uuid != 0, 0) ||
 	       differs(f, "address", cpc_get_le64(&header->bytenr), ptr->bytenr[0]) ||

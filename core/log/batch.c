@@ -8,6 +8,7 @@
 #include "log/log-internal.h"
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 void cpc_log_batch_init(struct cpc_log_batch *b, struct cpc_log *log)
 {
@@ -126,9 +127,12 @@ void cpc_log_batch_run(struct cpc_log_batch *b, uint64_t volume, const struct cp
 {
 	for (size_t i = 0; i < run->nr_entries && !b->error; i++) {
 		const struct cpc_run_entry *e = &run->entries[i];
-		struct cpc_disk_log_entry *disk = new_entry(b, e->bytenr ? 4 * e->nr : 0);
+		struct cpc_disk_log_entry *disk;
 		cpc_le32 *csum;
 
+		if (CPC_MUTANT(log_forgets_trims) && !e->bytenr)
+			continue;
+		disk = new_entry(b, e->bytenr ? 4 * e->nr : 0);
 		if (!disk)
 			return;
 		disk->type = e->bytenr ? CPC_LOG_MAP : CPC_LOG_HOLE;

@@ -16,6 +16,7 @@
 #include "backing/ioq.h"
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 #define MARK_QUIET_NS 10000000ull
 
@@ -66,7 +67,8 @@ int cpc_log_reserve(struct cpc_log *log, uint64_t bytes)
 	uint64_t reserved = atomic_load(&log->reserved);
 
 	do {
-		if (used(log) + reserved + bytes + slack(log) > log->size)
+		if (!CPC_MUTANT(ring_room_not_reserved) &&
+		    used(log) + reserved + bytes + slack(log) > log->size)
 			return -ENOSPC;
 	} while (!atomic_compare_exchange_weak(&log->reserved, &reserved, reserved + bytes));
 	return 0;
@@ -94,7 +96,9 @@ static uint64_t place(const struct cpc_log *log, uint64_t head, uint64_t len)
 
 static void fill_headers(struct cpc_log *log, struct cpc_log_batch *b)
 {
-	uint64_t durable = atomic_load(&log->durable), transid = cpc_store_transid(log->store);
+	uint64_t durable =
+	    CPC_MUTANT(mark_ahead_of_its_flush) ? b->last_seq : atomic_load(&log->durable);
+	uint64_t transid = cpc_store_transid(log->store);
 
 	for (unsigned i = 0; i < b->nr_pieces; i++) {
 		struct cpc_disk_log_record *record = (void *)(b->buf + b->piece[i].start);
@@ -176,7 +180,7 @@ static void record_done(struct cpc_io *io)
 
 void cpc_log_submit(struct cpc_log *log, struct cpc_log_batch *b, struct cpc_ioq *ioq, int *result)
 {
-	for (unsigned i = 0; i < 2 * b->nr_pieces; i++) {
+	for (unsigned i = 0; i < 2 * b->nr_pieces; i += CPC_MUTANT(records_in_one_copy) ? 2 : 1) {
 		const struct cpc_log_piece *piece = &b->piece[i / 2];
 		struct cpc_log_write *w = &b->write[i];
 
@@ -224,14 +228,14 @@ static int write_sync(struct cpc_log *log, struct cpc_log_batch *b)
 /* A record that has a number must be written: a second try, which needs no memory. */
 int cpc_log_write(struct cpc_log *log, struct cpc_log_batch *b)
 {
-	return write_async(log, b) ? write_sync(log, b) : 0;
+	return write_async(log, b) && !CPC_MUTANT(record_error_swallowed) ? write_sync(log, b) : 0;
 }
 
 static uint64_t new_completed(const struct cpc_log *log)
 {
 	uint64_t first = log->next_seq;
 
-	for (unsigned i = 0; i < log->nr_open; i++)
+	for (unsigned i = 0; i < log->nr_open && !CPC_MUTANT(gap_counts_as_completed); i++)
 		first = cpc_min_u64(first, log->open[i].first_seq);
 	return first - 1;
 }
@@ -287,7 +291,8 @@ int cpc_log_flush(struct cpc_log *log, uint64_t seq)
 	uint64_t covered;
 	int ret;
 
-	if (atomic_load(&log->durable) >= seq)
+	if (atomic_load(CPC_MUTANT(logged_counts_as_durable) ? &log->completed : &log->durable) >=
+	    seq)
 		return 0;
 	cpc_mutex_lock(&log->lock);
 	while (atomic_load(&log->completed) < seq && !atomic_load(&log->broken))
@@ -300,9 +305,13 @@ int cpc_log_flush(struct cpc_log *log, uint64_t seq)
 		atomic_fetch_add_explicit(&log->flushes_joined, 1, memory_order_relaxed);
 		return 0;
 	}
-	ret = cpc_flush_epoch_flush(&log->store->fe, CPC_FLUSH_LOG);
+	ret = CPC_MUTANT(flush_without_device_flush)
+		  ? 0
+		  : cpc_flush_epoch_flush(&log->store->fe, CPC_FLUSH_LOG);
 	if (!ret)
-		raise_durable(log, covered);
+		raise_durable(log, CPC_MUTANT(flush_covers_what_came_later)
+				       ? atomic_load(&log->completed)
+				       : covered);
 	return ret;
 }
 
@@ -312,8 +321,10 @@ void cpc_log_freeze(struct cpc_log *log, uint64_t *seq, uint64_t *position)
 {
 	cpc_mutex_lock(&log->lock);
 	log->freezing = true;
-	while (log->nr_open)
+	while (log->nr_open && !CPC_MUTANT(commit_waits_for_no_record))
 		cpc_cond_wait(&log->cond, &log->lock);
+	if (CPC_MUTANT(ring_freed_before_commit))
+		atomic_store(&log->tail, log->head);
 	*seq = log->next_seq - 1;
 	*position = log->head;
 	cpc_mutex_unlock(&log->lock);
@@ -347,7 +358,8 @@ static bool mark_due(struct cpc_log *log, uint64_t *wait_ns)
 	cpc_mutex_lock(&log->lock);
 	*wait_ns = UINT64_MAX;
 	/* A mark asks for no mark: only changes do. */
-	if (log->marked < cpc_min_u64(atomic_load(&log->durable), log->last_change)) {
+	if (!CPC_MUTANT(mark_never_written) &&
+	    log->marked < cpc_min_u64(atomic_load(&log->durable), log->last_change)) {
 		uint64_t quiet = now - log->append_ns;
 
 		due = quiet >= MARK_QUIET_NS;

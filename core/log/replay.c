@@ -27,6 +27,7 @@
 
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 /* --- reading a record --- */
 
@@ -116,10 +117,10 @@ static int read_copy(struct cpc_log_replay *r, uint64_t position, unsigned copy)
 		return ret;
 	if (cpc_get_le32(&record->csum) !=
 		cpc_csum_without_field(record, length,
-				       offsetof(struct cpc_disk_log_record, csum)) ||
-	    !entries_sane(r, record))
+				       offsetof(struct cpc_disk_log_record, csum)) &&
+	    !CPC_MUTANT(records_not_verified))
 		return -EUCLEAN;
-	return 0;
+	return entries_sane(r, record) ? 0 : -EUCLEAN;
 }
 
 /* --- the chain --- */
@@ -128,7 +129,8 @@ static bool is_next(const struct cpc_log_replay *r, uint64_t seq, uint64_t posit
 {
 	const struct cpc_disk_log_record *record = (const void *)r->buf;
 
-	return cpc_get_le64(&record->nonce) == r->store->super.nonce &&
+	return (cpc_get_le64(&record->nonce) == r->store->super.nonce ||
+		CPC_MUTANT(replay_takes_another_life)) &&
 	       cpc_get_le64(&record->seq) == seq && cpc_get_le64(&record->position) == position;
 }
 
@@ -136,7 +138,8 @@ static bool names_newer_super(const struct cpc_log_replay *r)
 {
 	const struct cpc_disk_log_record *record = (const void *)r->buf;
 
-	return cpc_get_le64(&record->transid) > r->store->super.transid;
+	return cpc_get_le64(&record->transid) > r->store->super.transid &&
+	       !CPC_MUTANT(lost_superblock_unnoticed);
 }
 
 static int keep(struct cpc_log_replay *r, const struct cpc_log_found *found)
@@ -286,6 +289,8 @@ static int build_chain(struct cpc_log_replay *r)
 			position += size - position % size;
 			ret = look(r, seq, position, &found);
 		}
+		if (!ret && CPC_MUTANT(replay_ends_at_rot))
+			return 0;
 		if (!ret)
 			return search_beyond(r, seq - 1, end_position(r));
 		if (ret < 0)
@@ -303,7 +308,8 @@ static int build_chain(struct cpc_log_replay *r)
 
 static void cut_chain_to(struct cpc_log_replay *r, size_t nr)
 {
-	while (nr && !(r->found[nr - 1].flags & CPC_LOG_ENDS_CUT))
+	while (nr && !(r->found[nr - 1].flags & CPC_LOG_ENDS_CUT) &&
+	       !CPC_MUTANT(replay_takes_half_a_cut))
 		nr--;
 	r->nr = nr;
 }
@@ -416,6 +422,8 @@ static int add_mapping(struct run_maker *m, const struct cpc_disk_log_entry *e)
 		m->volume = volume;
 	}
 	m->end = block + nr;
+	if (e->type == CPC_LOG_HOLE && CPC_MUTANT(replay_forgets_trims))
+		return 0;
 	if (e->type == CPC_LOG_HOLE) {
 		cpc_run_builder_hole(&m->builder, block, nr);
 		return 0;
@@ -511,7 +519,8 @@ static int verify_data(struct cpc_log_replay *r, struct covers *c, uint64_t byte
 	if (ret)
 		return 1;
 	for (uint64_t i = 0; i < nr; i++) {
-		if (cpc_csum(c->data + i * CPC_BLOCK_SIZE, CPC_BLOCK_SIZE) != csums[i])
+		if (cpc_csum(c->data + i * CPC_BLOCK_SIZE, CPC_BLOCK_SIZE) != csums[i] &&
+		    !CPC_MUTANT(replay_believes_data))
 			return 1;
 	}
 	return cpc_blockset_add(&r->verified, bytenr >> CPC_BLOCK_SHIFT, nr);
@@ -637,12 +646,12 @@ static int scan(struct cpc_log_replay *r, const char **why)
 		return ret;
 	cut_chain_to(r, r->nr);
 	*why = "log: a record that had been made durable is gone";
-	if (last_seq(r) < r->durable)
+	if (last_seq(r) < r->durable && !CPC_MUTANT(replay_rolls_back))
 		return -EUCLEAN;
 	*why = "log: data cannot be verified";
 	ret = choose_end(r);
 	/* only a forged mark stands within a cut */
-	if (!ret && last_seq(r) < r->durable)
+	if (!ret && last_seq(r) < r->durable && !CPC_MUTANT(replay_rolls_back))
 		ret = -EUCLEAN;
 	r->end_position = end_position(r);
 	return ret;
@@ -680,7 +689,7 @@ int cpc_log_claim(struct cpc_log_replay *r)
 {
 	int ret = 0;
 
-	for (size_t i = 0; i < r->nr && !ret; i++) {
+	for (size_t i = 0; i < r->nr && !ret && !CPC_MUTANT(replay_claims_nothing); i++) {
 		const struct cpc_disk_log_record *record = (const void *)r->buf;
 		uint32_t at = sizeof(*record);
 
@@ -755,6 +764,8 @@ int cpc_log_move_data(struct cpc_log_replay *r, bool in_place)
 	uint64_t block, nr;
 	int ret = data ? 0 : -ENOMEM;
 
+	if (CPC_MUTANT(replay_trusts_the_cache))
+		cpc_blockset_destroy(&r->verified);
 	cpc_blockset_for_each(&r->verified, block, nr)
 	{
 		for (uint64_t done = 0; !ret && done < nr;) {

@@ -527,6 +527,17 @@ static void *run_add(void *arg)
 	return NULL;
 }
 
+static void *run_freeze(void *arg)
+{
+	struct flusher *fl = arg;
+	uint64_t position;
+
+	cpc_log_freeze(fl->f->log, &fl->seq, &position);
+	fl->done = true;
+	cpc_log_thaw(fl->f->log);
+	return NULL;
+}
+
 static void go(struct flusher *fl, struct fixture *f, void *(*run)(void *))
 {
 	fl->f = f;
@@ -585,10 +596,13 @@ static void a_freeze_waits_for_batches_and_keeps_new_ones_out(void **state)
 	assert_true(fl.result == 0 && fl.seq == 2);
 	holes(&f, &b, 1);
 	assert_int_equal(cpc_log_append(f.log, &b), 0);
+	fl.done = false;
+	go(&fl, &f, run_freeze);
+	pause_ms(20);
+	assert_false(fl.done);
 	cpc_log_complete(f.log, &b, 0);
-	cpc_log_freeze(f.log, &seq, &position);
-	assert_true(seq == 3 && position == 3 * 4096);
-	cpc_log_thaw(f.log);
+	pthread_join(fl.thread, NULL);
+	assert_true(fl.seq == 3);
 	cpc_log_batch_destroy(&b);
 	destroy(&f);
 }

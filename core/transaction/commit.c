@@ -14,6 +14,7 @@
 
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 /* --- callbacks of the tree changes --- */
 
@@ -164,7 +165,9 @@ static uint32_t next_slot(const struct cpc_store *store)
 {
 	uint32_t slot = (store->last_slot + 1) % CPC_SUPER_SLOTS;
 
-	return slot == store->durable_slot ? (slot + 1) % CPC_SUPER_SLOTS : slot;
+	return slot == store->durable_slot && !CPC_MUTANT(durable_superblock_overwritten)
+		   ? (slot + 1) % CPC_SUPER_SLOTS
+		   : slot;
 }
 
 int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cpc_disk_super *disk)
@@ -193,9 +196,10 @@ static int write_and_flush_super(struct cpc_commit *c)
 	if (!ret)
 		ret = cpc_store_write_ring(store, 1, disk);
 	cpc_free(disk);
-	if (!ret)
+	if (!ret && !CPC_MUTANT(superblock_not_flushed))
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
-	if (!ret && failures != cpc_flush_epoch_failures(&store->fe))
+	if (!ret && failures != cpc_flush_epoch_failures(&store->fe) &&
+	    !CPC_MUTANT(superblock_spans_a_failed_flush))
 		ret = -EIO;
 	if (!ret)
 		store->burned_super = false;
@@ -238,7 +242,7 @@ static int make_durable(struct cpc_commit *c)
 	struct cpc_store *store = c->store;
 	int ret = cpc_eb_sync(store->ebc);
 
-	if (!ret)
+	if (!ret && !CPC_MUTANT(superblock_before_its_nodes))
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
 	return ret ? ret : write_and_flush_super(c);
 }
@@ -305,7 +309,7 @@ static void undo(struct cpc_commit *c)
 	cpc_commit_unprepare(c);
 	drop_pins(c);
 	/* An earlier superblock may be burned, but it names nothing of this commit. */
-	if (!c->super_written) {
+	if (!c->super_written || CPC_MUTANT(burned_superblock_forgotten)) {
 		cpc_blockset_for_each(&c->nodes, block, nr)
 		    cpc_space_release(store->space, block, nr);
 	} else if (cpc_blockset_move(&store->burned, &c->nodes)) {
@@ -324,7 +328,8 @@ static void commit_init(struct cpc_commit *c, struct cpc_store *store,
 	memset(c, 0, sizeof(*c));
 	c->store = store;
 	c->req = req;
-	c->transid = ++store->last_transid;
+	c->transid =
+	    CPC_MUTANT(transid_used_again) ? store->super.transid + 1 : ++store->last_transid;
 	c->txn = (struct cpc_tree_txn){
 	    .transid = c->transid,
 	    .cache = store->ebc,

@@ -20,6 +20,7 @@
 #include "transaction/store-internal.h"
 
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 static void drop_decode(const void *value, struct cpc_node_ptr *ptr, uint64_t *owner)
 {
@@ -60,6 +61,8 @@ int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	struct cpc_disk_drop disk;
 	int ret;
 
+	if (CPC_MUTANT(dropped_trees_forgotten))
+		return 0;
 	memset(&disk, 0, sizeof(disk));
 	cpc_ptr_encode(&disk.ptr, ptr);
 	cpc_put_le64(&disk.owner, owner);

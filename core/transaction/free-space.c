@@ -23,6 +23,7 @@
 
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 /* Entries of one group in the log that cost about what its two home copies do. */
 #define FOLD_ENTRIES 340u
@@ -496,7 +497,7 @@ static int fold_group(struct cpc_commit *c, uint64_t group, uint8_t *bitmap)
 		return ret == -ENOMEM ? ret : 0; /* a bad group is never folded */
 	apply_phase(c, group, bitmap);
 	fold->group = group;
-	fold->home = meta->has_item ? !meta->home : 0;
+	fold->home = meta->has_item ? !meta->home != CPC_MUTANT(current_bitmap_overwritten) : 0;
 	fold->used = popcount(bitmap) -
 		     (CPC_GROUP_BLOCKS - cpc_geometry_group_blocks(&c->store->geo, group));
 	fold->csum = cpc_bitmap_csum(c->store->uuid, group, c->transid, bitmap);
@@ -540,7 +541,7 @@ static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, ui
 /* Rule: while a burned superblock may name either home, neither is written. */
 static bool fold_allowed(const struct cpc_store *store)
 {
-	return !store->burned_super;
+	return !store->burned_super || CPC_MUTANT(bitmaps_folded_while_burned);
 }
 
 /*

@@ -6,6 +6,7 @@
 
 #include "lib/hooks.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 
 /* --- superblocks --- */
 
@@ -210,8 +211,8 @@ static int settle_super(struct cpc_store *store)
 	if (!disk)
 		return -ENOMEM;
 	cpc_super_encode(&disk[0], &store->super);
-	ret = write_settled(store, disk);
-	if (!ret)
+	ret = CPC_MUTANT(superblock_not_settled) ? 0 : write_settled(store, disk);
+	if (!ret && !CPC_MUTANT(superblock_pieces_kept))
 		ret = wipe_pieces(store, &disk[1]);
 	cpc_free(disk);
 	return ret;
@@ -231,7 +232,7 @@ static int load(struct cpc_store *store, size_t node_bytes, const char **why)
 		return ret;
 	*why = "drop list";
 	ret = cpc_drop_load(store);
-	if (ret || store->read_only)
+	if (ret || (store->read_only && !CPC_MUTANT(read_only_open_writes)))
 		return ret;
 	*why = "superblock cannot be written";
 	return settle_super(store);

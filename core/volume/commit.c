@@ -13,6 +13,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 #include <stdio.h>
 
 #define FAILURES_MAX 3u
@@ -114,7 +116,9 @@ static int mark_all(struct commit *c)
 				mark_volume(c, vol);
 		}
 		take_dropped(c);
-		c->req.next_volume = atomic_load(&e->next_volume);
+		c->req.next_volume = CPC_MUTANT(volume_ids_used_again)
+					 ? e->store->super.next_volume
+					 : atomic_load(&e->next_volume);
 	}
 	cpc_mutex_unlock(&e->volumes_lock);
 	return ret;
@@ -164,7 +168,7 @@ static int freeze_volume(struct commit *c, struct commit_volume *cv)
 	req->item = cv->item;
 	req->deleted = cv->deleted;
 	req->run = cv->deleted ? NULL : cv->run;
-	cv->changed = cv->dirty || (cv->run && !cv->deleted);
+	cv->changed = (cv->dirty && !CPC_MUTANT(commit_forgets_names)) || (cv->run && !cv->deleted);
 	if (cv->changed)
 		c->req.nr_volumes++;
 	return 0;
@@ -372,7 +376,7 @@ int cpc_engine_commit(struct cpc_engine *e, bool clean)
 	if (e->opts.read_only)
 		return -EROFS;
 	cpc_mutex_lock(&e->commit_lock);
-	target = e->commits_started + 1;
+	target = e->commits_started + !CPC_MUTANT(commit_shares_the_running_one);
 	if (lead_or_wait(e, target)) {
 		cpc_mutex_unlock(&e->commit_lock);
 		ret = atomic_load(&e->broken) ? -EIO : commit_once(e, clean);

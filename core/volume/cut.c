@@ -16,6 +16,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 #include <stdlib.h>
 
 #define FREEZE (1ull << 63)
@@ -67,7 +69,7 @@ static void stop_tickets(struct cpc_volume *vol)
 	while (atomic_load(&vol->tickets) & FREEZE)
 		cpc_cond_wait(&vol->ticket_cond, &vol->ticket_lock);
 	atomic_fetch_or(&vol->tickets, FREEZE);
-	while (atomic_load(&vol->tickets) != FREEZE)
+	while (atomic_load(&vol->tickets) != FREEZE && !CPC_MUTANT(cut_waits_for_no_request))
 		cpc_cond_wait(&vol->ticket_cond, &vol->ticket_lock);
 	cpc_mutex_unlock(&vol->ticket_lock);
 }
@@ -229,7 +231,7 @@ static int build_run(struct cpc_cut *cut, struct cpc_run **run)
 	struct cpc_run_builder b;
 
 	cpc_run_builder_init(&b, cut->nr, cut->nr);
-	for (size_t i = 0; i < cut->nr; i++)
+	for (size_t i = CPC_MUTANT(cut_without_its_first_block); i < cut->nr; i++)
 		cpc_run_builder_map(&b, cut->bufs[i]->block, 1, cut->writer.bytenr[i],
 				    &cut->writer.csums[i]);
 	return cpc_run_builder_finish(&b, run);
@@ -258,9 +260,10 @@ static void log_runs(struct cpc_cut *cut, struct publication *p)
 	uint64_t id = cut->vol->item.id;
 
 	for (unsigned i = view->nr; i > 0; i--) {
-		const struct cpc_view_run *r = &view->runs[i - 1];
+		const struct cpc_view_run *r =
+		    &view->runs[CPC_MUTANT(older_changes_logged_last) ? view->nr - i : i - 1];
 
-		if (r->epoch == cut->epoch && !r->cut)
+		if (r->epoch == cut->epoch && !r->cut && !CPC_MUTANT(log_forgets_large_writes))
 			cpc_log_batch_run(&p->batch, id, r->run);
 	}
 	cpc_view_put(cut->vol, view);
@@ -449,7 +452,7 @@ static int finish_small(struct cpc_cut *cut)
 			cut->state = CUT_WRITTEN;
 		return ret;
 	}
-	if (cut->writer.error) {
+	if (cut->writer.error && !CPC_MUTANT(failed_data_counts_as_written)) {
 		ret = rewrite_both(cut, &p);
 		if (ret)
 			return give_up(cut, &p, ret);
@@ -519,7 +522,7 @@ int cpc_cut_shared(struct cpc_volume *vol)
 	if (nothing_to_cut(vol))
 		return 0;
 	cpc_mutex_lock(&vol->flush_lock);
-	target = vol->cuts_started + 1;
+	target = vol->cuts_started + !CPC_MUTANT(flush_shares_the_running_cut);
 	while (vol->cutting && vol->cuts_finished < target)
 		cpc_cond_wait(&vol->flush_cond, &vol->flush_lock);
 	if (vol->cuts_finished >= target) {
@@ -562,7 +565,7 @@ int cpc_log_change(struct cpc_volume *vol, struct cpc_log_batch *batch, void (*a
 
 	if (ret)
 		return ret;
-	ret = cpc_log_write(e->log, batch);
+	ret = CPC_MUTANT(log_forgets_names) ? 0 : cpc_log_write(e->log, batch);
 	if (!ret)
 		apply(ctx);
 	if (!ret)

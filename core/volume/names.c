@@ -9,6 +9,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 #include <stdio.h>
 
 struct change {
@@ -214,7 +216,8 @@ static int make_hole(struct change *change)
 int cpc_engine_replay_size(struct cpc_volume *vol, uint64_t size)
 {
 	struct change change = {.vol = vol, .size = size};
-	int ret = size < atomic_load(&vol->size) ? make_hole(&change) : 0;
+	bool hole = size < atomic_load(&vol->size) && !CPC_MUTANT(shrink_replayed_without_its_hole);
+	int ret = hole ? make_hole(&change) : 0;
 
 	if (!ret)
 		apply_size(&change);

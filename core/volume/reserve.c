@@ -28,6 +28,8 @@
 
 #include <time.h>
 
+#include "lib/mutation.h"
+
 #define OVERWRITE_SHARE 16u
 #define OVERWRITE_MAX	((64ull << 20) >> CPC_BLOCK_SHIFT)
 #define COMMIT_TRIES	6
@@ -125,6 +127,8 @@ static int try_reserve(struct cpc_engine *e, uint64_t nr, uint64_t dirty, bool o
 	struct cpc_space *space = e->store->space;
 	uint64_t least;
 
+	if (CPC_MUTANT(commits_keep_no_room))
+		return cpc_space_reserve(space, nr, 0);
 	if (!overwrite)
 		return cpc_space_reserve_keeping(space, nr, overwrite_blocks(e),
 						 places(e, others, nr));

@@ -298,6 +298,38 @@ static void a_full_pool_takes_flushes_without_end(void **state)
 	}
 }
 
+/* Cuts that nobody flushes drop blocks of flushed ones, in a pool that is short of blocks. */
+static void what_a_merge_drops_is_kept_for_a_crash(void **state)
+{
+	struct cpc_volume *vol;
+	struct fixture f;
+	uint32_t value;
+
+	make(&f, 8 * MIB, MIB, MIB);
+	create(&f, "a", 8 * MIB);
+	vol = open_volume(&f, "a");
+	fill_pool(vol, false);
+	for (unsigned b = 0; b < 4; b++)
+		assert_int_equal(write_value(vol, 100 + b, 2, 0), 0);
+	assert_int_equal(cpc_volume_flush(vol), 0);
+	for (uint32_t i = 3; i < 400; i++) {
+		for (unsigned b = 0; b < 4; b++)
+			assert_int_equal(write_value(vol, 100 + b, i, 0), 0);
+		assert_int_equal(cpc_cut(vol), 0);
+	}
+	cpc_pool_close_volume(f.pool, vol);
+	cpc_pool_close(f.pool);
+	cut_power(&f, CPC_FATE_LOST);
+	open_pool(&f);
+	vol = open_volume(&f, "a");
+	value = read_value(vol, 100);
+	assert_in_range(value, 2, 399);
+	for (unsigned b = 1; b < 4; b++)
+		assert_int_equal(read_value(vol, 100 + b), value);
+	cpc_pool_close_volume(f.pool, vol);
+	finish(&f);
+}
+
 /* --- orders of operations --- */
 
 enum op { WRITE, TRIM, ZERO, RESIZE, CREATE, RENAME, DELETE, NR_OPS };
@@ -852,6 +884,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(flushes_do_not_wait_for_a_commit),
 	    cmocka_unit_test(a_full_pool_takes_flushes_without_end),
+	    cmocka_unit_test(what_a_merge_drops_is_kept_for_a_crash),
 	    cmocka_unit_test(every_order_of_changes_survives_a_cut_at_any_write),
 	    cmocka_unit_test(a_rotten_copy_of_a_flushed_record_is_made_good),
 	    cmocka_unit_test(a_flushed_record_that_is_gone_refuses_the_pool),

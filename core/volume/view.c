@@ -15,6 +15,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 struct cpc_view *cpc_view_alloc(void)
 {
 	return cpc_zalloc(sizeof(struct cpc_view));
@@ -232,6 +234,10 @@ void cpc_view_drop(void *ctx, uint64_t bytenr, uint64_t nr_blocks)
 {
 	struct cpc_engine *e = ctx;
 
+	if (CPC_MUTANT(merged_blocks_released_at_once) && e->log) {
+		cpc_space_release(e->store->space, bytenr >> CPC_BLOCK_SHIFT, nr_blocks);
+		return;
+	}
 	cpc_mutex_lock(&e->dropped_lock);
 	if (cpc_blockset_add(&e->dropped, bytenr >> CPC_BLOCK_SHIFT, nr_blocks))
 		cpc_warn("out of memory: %llu blocks stay unused until the next open",
@@ -393,7 +399,8 @@ int cpc_view_freeze(struct cpc_volume *vol, cpc_run_drop_fn drop, void *ctx, str
 	cpc_mutex_lock(&vol->merge_lock);
 	cpc_assert(!vol->frozen);
 	view = cpc_view_get(vol);
-	while (from < view->nr && view->runs[from].epoch > vol->freeze_epoch)
+	while (from < view->nr && view->runs[from].epoch > vol->freeze_epoch &&
+	       !CPC_MUTANT(commit_takes_the_open_cut))
 		from++;
 	if (view->nr - from == 1)
 		*run = cpc_run_get(view->runs[from].run);
@@ -427,6 +434,10 @@ void cpc_view_thaw(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run
 {
 	struct thaw thaw = {run, root};
 
+	if (CPC_MUTANT(readers_pin_nothing)) {
+		cpc_pins_put(pins);
+		pins = NULL;
+	}
 	cpc_mutex_lock(&vol->merge_lock);
 	cpc_assert(vol->frozen == run);
 	vol->frozen = NULL;

@@ -13,6 +13,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 /* Requests of so many blocks, or an eighth of the dirty bound if that is less, go direct. */
 #define DIRECT_BLOCKS 64u
 
@@ -571,7 +573,7 @@ static int finish(struct cpc_volume *vol, int ret, unsigned flags, uint64_t star
 	cpc_hist_add(&e->write_us, (cpc_now_ns() - start) / 1000);
 	if (!ret && cpc_unlikely(atomic_load_explicit(&e->halted, memory_order_acquire)))
 		return -EIO;
-	if (ret || !(flags & CPC_FUA))
+	if (ret || !(flags & CPC_FUA) || CPC_MUTANT(fua_not_flushed))
 		return ret;
 	atomic_fetch_add_explicit(&e->fua_writes, 1, memory_order_relaxed);
 	return flush(vol);
