@@ -284,7 +284,7 @@ static void a_power_cut_while_dropping_leaves_a_whole_pool(void **state)
 		assert_non_null(h);
 		h->s = &s;
 		make(&s, GIB, 4096);
-		s.tap = (struct tap){save, h};
+		s.tap = (struct tap){.before = save, .ctx = h};
 		drop(&s, how);
 		h->answered = h->nr;
 		assert_true(drain(&s, &worst) > 2);
