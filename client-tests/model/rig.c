@@ -228,8 +228,9 @@ int rig_try_open(struct rig *r, struct cpc_error *err)
 		return ret;
 	}
 	ret = cpc_pool_start(r->pool, err);
-	rig_expect(ret == 0, "start: %s", err->text);
-	return 0;
+	if (ret)
+		rig_abandon(r);
+	return ret;
 }
 
 void rig_open(struct rig *r)

@@ -74,7 +74,7 @@ void rig_create(struct rig *r);
 void rig_destroy(struct rig *r);
 /* Opens and starts. */
 void rig_open(struct rig *r);
-/* The same; for states where it may fail. Return: as cpc_pool_open_backing. */
+/* The same; for states where it may fail. Return: as cpc_pool_open_backing and _start. */
 int rig_try_open(struct rig *r, struct cpc_error *err);
 /* Shuts down in order, and closes. Return: the result of the shutdown. */
 int rig_close(struct rig *r);

@@ -47,13 +47,19 @@ static int check_size(uint64_t *size, struct cpc_error *err)
 	return 0;
 }
 
-/* The device did not take it: either nothing has changed, or the change is there and a later flush,
- * or a crash, decides whether it stays. */
-static int not_durable(struct cpc_error *err, int ret, const char *what, const char *name,
-		       bool applied)
+/*
+ * The device did not take it. If the change is there, a later flush, or a crash, decides whether it
+ * stays. If it is not there, nothing has changed; but a record whose write failed may have landed
+ * in one of its copies: then the pool is read-only, and the next opening decides.
+ */
+static int not_durable(struct cpc_pool *pool, struct cpc_error *err, int ret, const char *what,
+		       const char *name, bool applied)
 {
-	return cpc_pool_fail(err, ret, "%s of '%s' %s: %s", what, name,
-			     applied ? "is done but could not be made durable" : "failed",
+	const char *how = applied ? "is done but could not be made durable" : "failed";
+
+	if (!applied && cpc_engine_broken(pool->engine, NULL, 0))
+		how = "may have failed, the pool's next opening will show it";
+	return cpc_pool_fail(err, ret, "%s of '%s' %s: %s", what, name, how,
 			     strerror(ret == -EUCLEAN ? EIO : -ret));
 }
 
@@ -113,7 +119,7 @@ static int create_entry(struct cpc_pool *pool, const struct cpc_volume_item *ite
 		cpc_pool_table_insert(pool, entry);
 	else
 		cpc_pool_entry_free(entry);
-	return ret ? not_durable(err, ret, "creation", item->name, applied) : 0;
+	return ret ? not_durable(pool, err, ret, "creation", item->name, applied) : 0;
 }
 
 static int create_locked(struct cpc_pool *pool, const char *name, uint64_t size,
@@ -132,7 +138,7 @@ static int create_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 	if (ret == -ENOSPC)
 		return cpc_pool_fail(err, ret, "the pool is full: trim or delete something first");
 	if (ret)
-		return not_durable(err, ret, "creation", name, false);
+		return not_durable(pool, err, ret, "creation", name, false);
 	if (create_item(pool, name, size, &item))
 		return cpc_pool_fail(err, -EIO, "no random numbers for a uuid");
 	return create_entry(pool, &item, err);
@@ -173,7 +179,7 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 		return cpc_pool_fail(err, -ENOMEM, "out of memory");
 	ret = cpc_engine_rename(entry->vol, new_name, &applied);
 	cpc_free(applied ? cpc_pool_table_rename(pool, entry, fresh) : fresh);
-	return ret ? not_durable(err, ret, "renaming", old_name, applied) : 0;
+	return ret ? not_durable(pool, err, ret, "renaming", old_name, applied) : 0;
 }
 
 int cpc_pool_rename(struct cpc_pool *pool, const char *old_name, const char *new_name,
@@ -234,7 +240,7 @@ static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_err
 	} else {
 		open_door(pool, entry);
 	}
-	return ret ? not_durable(err, ret, "deletion", name, applied) : 0;
+	return ret ? not_durable(pool, err, ret, "deletion", name, applied) : 0;
 }
 
 int cpc_pool_delete(struct cpc_pool *pool, const char *name, struct cpc_error *err)
@@ -257,7 +263,7 @@ static int shrink(struct cpc_pool *pool, struct cpc_pool_entry *entry, uint64_t 
 		return ret;
 	ret = cpc_engine_truncate(entry->vol, size, &applied);
 	open_door(pool, entry);
-	return ret ? not_durable(err, ret, "shrinking", entry->name, applied) : 0;
+	return ret ? not_durable(pool, err, ret, "shrinking", entry->name, applied) : 0;
 }
 
 static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size, bool may_shrink,
@@ -285,7 +291,7 @@ static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 	if (size < old)
 		return shrink(pool, entry, size, err);
 	ret = cpc_engine_grow(entry->vol, size, &applied);
-	return ret ? not_durable(err, ret, "growing", name, applied) : 0;
+	return ret ? not_durable(pool, err, ret, "growing", name, applied) : 0;
 }
 
 int cpc_pool_resize(struct cpc_pool *pool, const char *name, uint64_t size, bool may_shrink,

@@ -42,48 +42,82 @@ static int worse(int a, int b)
 	return a;
 }
 
-/* *result becomes the worst of what it was and what the slots say, *why the reason for it. */
-static void search_ring(struct cpc_backing *backing, uint64_t start, struct cpc_disk_super *disk,
-			struct cpc_super *best, int *result, const char **why)
+/* What a search has met. */
+struct search {
+	struct cpc_backing *backing;
+	struct cpc_disk_super *disk;
+	struct cpc_super *best;
+	int result; /* the worst that a slot said */
+	const char *why;
+	int said[2][CPC_SUPER_SLOTS]; /* by ring and slot */
+};
+
+static void search_ring(struct search *s, unsigned ring, uint64_t start)
 {
 	for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
-		const char *text = *why;
-		int ret =
-		    read_slot(backing, start + slot * CPC_BLOCK_SIZE, slot, disk, best, &text);
+		const char *text = s->why;
+		int ret = read_slot(s->backing, start + slot * CPC_BLOCK_SIZE, slot, s->disk,
+				    s->best, &text);
 
-		if (ret && worse(ret, *result) != *result) {
-			*result = ret;
-			*why = text;
+		s->said[ring][slot] = ret;
+		if (ret && worse(ret, s->result) != s->result) {
+			s->result = ret;
+			s->why = text;
 		}
 	}
+}
+
+static bool was_read(int said)
+{
+	return said == 0 || said == -EUCLEAN || said == -EINVAL || said == -ENOTSUP;
+}
+
+/*
+ * Whether a durable superblock may stand where the device did not let us look. It stands in the
+ * same slot of both rings, so one that could be read speaks for the other. A damaged one does
+ * not: then the older one that was found is not known to be the newest, and to go on from it would
+ * undo what has been answered.
+ */
+static bool may_miss_newest(const struct search *s)
+{
+	for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
+		int a = s->said[0][slot], b = s->said[1][slot];
+
+		if ((!was_read(a) && (!was_read(b) || b == -EUCLEAN)) ||
+		    (a == -EUCLEAN && !was_read(b)))
+			return true;
+	}
+	return false;
 }
 
 int cpc_super_find(struct cpc_backing *backing, struct cpc_super *super, const char **why)
 {
 	uint64_t size = cpc_backing_size(backing);
 	uint64_t ring_bytes = (uint64_t)CPC_SUPER_SLOTS * CPC_BLOCK_SIZE;
-	struct cpc_disk_super *disk;
-	int ret = -EINVAL;
+	struct search s = {
+	    .backing = backing, .best = super, .result = -EINVAL, .why = "no superblock"};
 
 	memset(super, 0, sizeof(*super));
-	*why = "no superblock";
-	if (size < CPC_POOL_SIZE_MIN) {
-		*why = "too small for a pool";
+	*why = "too small for a pool";
+	if (size < CPC_POOL_SIZE_MIN)
 		return -EINVAL;
-	}
-	disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
-	if (!disk) {
-		*why = "out of memory";
+	*why = "out of memory";
+	s.disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*s.disk));
+	if (!s.disk)
 		return -ENOMEM;
-	}
-	search_ring(backing, 0, disk, super, &ret, why);
+	search_ring(&s, 0, 0);
 	/* The pool may be smaller than its device: then ring 0 says where ring 1 is. */
 	if (super->transid)
 		size = super->total_bytes;
-	search_ring(backing, size - ring_bytes, disk, super, &ret, why);
-	cpc_free(disk);
+	search_ring(&s, 1, size - ring_bytes);
+	cpc_free(s.disk);
+	*why = s.why;
+	if (super->transid && may_miss_newest(&s)) {
+		*why = "superblock cannot be read";
+		return -EIO;
+	}
 	/* A newer format may stand in one slot only: never go back behind it. */
-	return super->transid && ret != -ENOTSUP ? 0 : ret;
+	return super->transid && s.result != -ENOTSUP ? 0 : s.result;
 }
 
 int cpc_store_format(struct cpc_backing *backing, struct cpc_super *super)

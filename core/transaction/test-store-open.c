@@ -170,6 +170,44 @@ static void a_larger_device_is_no_other_pool_and_a_smaller_one_is_refused(void *
 	destroy(&p);
 }
 
+/* The older superblock that can be read is not known to be the newest. */
+static void a_newest_superblock_that_cannot_be_read_is_not_passed_over(void **state)
+{
+	struct cpc_super super, newest_one;
+	struct cpc_geometry geo;
+	struct test_pool p;
+	const char *why;
+
+	make(&p);
+	newest(&p, &newest_one);
+	assert_int_equal(cpc_geometry_init(&geo, newest_one.total_bytes, newest_one.log_size,
+					   newest_one.nodesize, true),
+			 0);
+	assert_int_equal(cpc_powercut_reopen(p.pc, &p.backing), 0);
+	for (unsigned rings = 1; rings <= 3; rings++) {
+		for (unsigned ring = 0; ring < 2; ring++) {
+			struct cpc_powercut_fault f = {
+			    .op = CPC_POWERCUT_READ,
+			    .nth = 1,
+			    .sticky = true,
+			    .bytenr = cpc_geometry_super(&geo, ring, newest_one.slot),
+			    .len = 4096,
+			    .error = -EIO};
+
+			if (rings & 1u << ring)
+				cpc_powercut_add_fault(p.pc, &f);
+		}
+		assert_int_equal(cpc_super_find(p.backing, &super, &why), rings == 3 ? -EIO : 0);
+		if (rings < 3)
+			assert_int_equal(super.transid, newest_one.transid);
+		else
+			assert_string_equal(why, "superblock cannot be read");
+		cpc_powercut_clear_faults(p.pc);
+	}
+	cpc_backing_close(p.backing);
+	destroy(&p);
+}
+
 static void poke_version(struct test_pool *p, const struct cpc_super *super, unsigned ring)
 {
 	struct cpc_disk_super *disk = cpc_alloc_aligned(4096, sizeof(*disk));
@@ -552,6 +590,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(either_ring_is_enough),
 	    cmocka_unit_test(the_newest_of_all_slots_wins),
+	    cmocka_unit_test(a_newest_superblock_that_cannot_be_read_is_not_passed_over),
 	    cmocka_unit_test(a_larger_device_is_no_other_pool_and_a_smaller_one_is_refused),
 	    cmocka_unit_test(a_newer_format_in_any_slot_is_refused),
 	    cmocka_unit_test(unknown_features_are_refused_as_far_as_they_say),

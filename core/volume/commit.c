@@ -293,27 +293,34 @@ static void commit_end(struct commit *c)
 	cpc_free(c->req.volumes);
 }
 
+/* Freeing what is on the drop list needs room for the log of it: in small slices, or later. */
+static int store_commit(struct commit *c)
+{
+	uint32_t budget = cpc_drop_budget(c->e->store->geo.nodesize);
+	int ret;
+
+	c->req.drop_budget = budget;
+	ret = cpc_store_commit(c->e->store, &c->req);
+	for (; ret == -ENOSPC && budget; budget /= 32) {
+		c->req.drop_budget = budget / 32;
+		ret = cpc_store_commit(c->e->store, &c->req);
+	}
+	return ret;
+}
+
 static int commit_once(struct cpc_engine *e, bool clean)
 {
-	uint32_t budget = cpc_drop_budget(e->store->geo.nodesize);
 	struct commit c = {.e = e};
 	int ret = e->log ? cut_all(e) : 0;
 
 	cpc_blockset_init(&c.dropped, e->store->geo.nr_groups);
 	c.req.clean = clean;
-	c.req.drop_budget = budget;
 	if (!ret)
 		ret = commit_mark(&c);
 	for (size_t i = 0; i < c.nr && !ret; i++)
 		ret = freeze_volume(&c, &c.vols[i]);
 	if (!ret)
-		ret = cpc_store_commit(e->store, &c.req);
-	/* Freeing what is on the drop list needs room for the log of it: in small slices, or later.
-	 */
-	for (; ret == -ENOSPC && budget; budget /= 32) {
-		c.req.drop_budget = budget / 32;
-		ret = cpc_store_commit(e->store, &c.req);
-	}
+		ret = store_commit(&c);
 	if (ret)
 		give_back_dropped(&c);
 	else

@@ -69,8 +69,9 @@ int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *it
 
 /*
  * Changes of names and sizes. Each is one entry of the log and one device flush. *applied says
- * whether the change has been made in memory and may be on the device, also on error: then the
- * flush failed, and a later one, or a crash, decides.
+ * whether the change has been made in memory, also on error: then the flush failed, and a later
+ * one, or a crash, decides. On an error that has broken the engine a change that was not made may
+ * be on the device all the same, in one copy of its record: the next opening decides.
  */
 int cpc_engine_create_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
 			     struct cpc_volume **out, bool *applied);

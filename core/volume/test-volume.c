@@ -466,6 +466,33 @@ static void after_three_failed_commits_the_pool_can_be_read_only(void **state)
 	rig_finish(&r);
 }
 
+/* Of a commit whose cuts could not be written no superblock may come, whatever it would say. */
+static void a_commit_without_room_on_the_device_writes_no_superblock(void **state)
+{
+	struct cpc_powercut_fault full = {.op = CPC_POWERCUT_WRITE,
+					  .nth = 1,
+					  .sticky = true,
+					  .cause_mask = 1u << CPC_CAUSE_DATA,
+					  .error = -ENOSPC};
+	struct rig r = {0};
+	const struct cpc_super *super;
+	uint64_t transid;
+
+	rig_make(&r);
+	rig_write(&r, 0, 100000);
+	super = &r.vol->engine->store->super;
+	transid = super->transid;
+	cpc_powercut_add_fault(r.pc, &full);
+	assert_int_not_equal(cpc_pool_commit(r.pool), 0);
+	assert_int_equal(super->transid, transid);
+	cpc_powercut_clear_faults(r.pc);
+	rig_compare_all(&r);
+	rig_close(&r);
+	rig_open(&r);
+	assert_int_equal(cpc_volume_read(r.vol, r.ref, 100000, 0), 0);
+	rig_finish(&r);
+}
+
 static void a_failed_read_is_an_error_and_passes(void **state)
 {
 	struct rig r = {0};
@@ -753,6 +780,7 @@ int main(void)
 	    cmocka_unit_test(a_logged_cut_without_its_data_stops_the_pool),
 	    cmocka_unit_test(a_logged_cut_whose_data_fails_once_finds_another_place),
 	    cmocka_unit_test(after_three_failed_commits_the_pool_can_be_read_only),
+	    cmocka_unit_test(a_commit_without_room_on_the_device_writes_no_superblock),
 	    cmocka_unit_test(a_failed_read_is_an_error_and_passes),
 	    cmocka_unit_test(a_full_pool_refuses_first_and_goes_on),
 	    cmocka_unit_test(a_refused_write_does_not_cost_commits),
