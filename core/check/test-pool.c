@@ -58,6 +58,7 @@ void test_pool_open(struct test_pool *p)
 
 	assert_int_equal(cpc_oracle_reopen(p->oracle, &p->backing), 0);
 	assert_int_equal(cpc_store_open(p->backing, false, MIB, NULL, NULL, &p->store, &why), 0);
+	assert_int_equal(cpc_store_settle(p->store), 0);
 	assert_int_equal(cpc_store_for_each_volume(p->store, find_volume, p), 0);
 }
 

@@ -78,7 +78,7 @@ static const char *recognize_pool(struct cpc_backing *backing)
 	const char *why;
 	int ret = cpc_super_find(backing, &super, &why);
 
-	return ret == 0 || ret == -EUCLEAN || ret == -ENOTSUP ? "a Coppice pool" : NULL;
+	return super.transid || ret == -EUCLEAN || ret == -ENOTSUP ? "a Coppice pool" : NULL;
 }
 
 /* --- making --- */

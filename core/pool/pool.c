@@ -197,6 +197,14 @@ int cpc_pool_add_found(void *ctx, const struct cpc_volume_item *item)
 	return 0;
 }
 
+/* Counted before any is made: a volume costs some kilobytes. */
+static int count_found(void *ctx, const struct cpc_volume_item *item)
+{
+	size_t *nr = ctx;
+
+	return ++*nr > CPC_MAX_VOLUMES ? -EUCLEAN : 0;
+}
+
 /* Three quarters for data; nodes and extent maps share the rest. */
 static void engine_options(const struct cpc_pool_options *opts, struct cpc_engine_options *eo)
 {
@@ -215,6 +223,7 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 {
 	struct cpc_engine_options eo;
 	const char *why = "";
+	size_t nr = 0;
 	int ret;
 
 	ret = cpc_store_open(pool->backing, pool->opts.read_only, pool->opts.cache / 8,
@@ -233,7 +242,9 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 		return cpc_pool_fail(err, ret,
 				     "no memory for a cache of %llu bytes: give a smaller cache=",
 				     (unsigned long long)pool->opts.cache);
-	ret = cpc_store_for_each_volume(pool->store, cpc_pool_add_found, pool);
+	ret = cpc_store_for_each_volume(pool->store, count_found, &nr);
+	if (!ret)
+		ret = cpc_store_for_each_volume(pool->store, cpc_pool_add_found, pool);
 	if (ret)
 		return cpc_pool_fail(err, ret, "list of volumes: %s; run coppice check",
 				     ret == -EUCLEAN ? "damaged" : strerror(-ret));

@@ -2,17 +2,19 @@
 /*
  * replay: what an open does with the log that the last life has left.
  *
- *   scan (verify, write nothing) -> claim the blocks that the log names -> copy what may be in a
- * cache only -> runs and names into memory -> commit under a new nonce -> an empty log
+ *   scan (verify, write nothing) -> settle the superblock -> claim the blocks that the log names ->
+ * copy what may be in a cache only -> runs and names into memory -> commit under a new nonce -> an
+ * empty log
  *
  * Nothing is answered before that commit is durable. A crash on the way leaves the old superblock
- * and the old log, and the next open does it again. Read-only stops after the third step and keeps
- * the result in memory.
+ * and the old log, and the next open does it again. Read-only scans, takes runs and names into
+ * memory, and writes nothing.
  */
 #include "pool/pool-internal.h"
 
 #include "backing/ioq.h"
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 #include "log/log.h"
 
 static struct cpc_pool_entry *find_id(struct cpc_pool *pool, uint64_t id)
@@ -149,6 +151,12 @@ int cpc_pool_replay(struct cpc_pool *pool, struct cpc_error *err)
 	if (ret)
 		return cpc_pool_fail(err, ret, "%s: %s; run coppice check", why,
 				     ret == -EUCLEAN ? "damaged" : strerror(-ret));
+	if (!pool->opts.read_only || CPC_MUTANT(read_only_open_writes))
+		ret = cpc_store_settle(pool->store);
+	if (ret) {
+		cpc_log_replay_destroy(&r);
+		return cpc_pool_fail(err, ret, "superblock cannot be written: %s", strerror(-ret));
+	}
 	ret = replay_accepted(pool, &r);
 	if (!ret && !pool->opts.read_only)
 		ret = start_log(pool, r.end_position);

@@ -178,7 +178,11 @@ int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cp
 			    sizeof(*disk), CPC_CAUSE_SUPER, NULL);
 }
 
-/* From the first byte of the superblock on, a failure burns it. */
+/*
+ * From the first byte of the superblock on, a failure burns it. A device that has no room for it is
+ * one that fails: to try again and again would go round the ring, over superblocks that may have
+ * become durable.
+ */
 static int write_and_flush_super(struct cpc_commit *c)
 {
 	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
@@ -203,7 +207,7 @@ static int write_and_flush_super(struct cpc_commit *c)
 		ret = -EIO;
 	if (!ret)
 		store->burned_super = false;
-	return ret;
+	return ret ? -EIO : 0;
 }
 
 /* --- the whole --- */

@@ -236,7 +236,7 @@ static int wipe_pieces(struct cpc_store *store, struct cpc_disk_super *buf)
 	return ret;
 }
 
-static int settle_super(struct cpc_store *store)
+int cpc_store_settle(struct cpc_store *store)
 {
 	/* the second one to read into */
 	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, 2 * sizeof(*disk));
@@ -265,11 +265,7 @@ static int load(struct cpc_store *store, size_t node_bytes, const char **why)
 	if (ret)
 		return ret;
 	*why = "drop list";
-	ret = cpc_drop_load(store);
-	if (ret || (store->read_only && !CPC_MUTANT(read_only_open_writes)))
-		return ret;
-	*why = "superblock cannot be written";
-	return settle_super(store);
+	return cpc_drop_load(store);
 }
 
 int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,

@@ -109,13 +109,18 @@ int cpc_store_format(struct cpc_backing *backing, struct cpc_super *super);
 
 /*
  * Opens the store over a backing that it borrows: newest superblock, free log, group summaries.
- * Writable: writes that superblock again where it stands and flushes, so that what was found is
- * durable (the last life may have died before its flush). on_broken: the device no longer takes
- * writes.
+ * Writes nothing. on_broken: the device no longer takes writes.
  */
 int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,
 		   void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
 		   const char **why);
+/*
+ * Writes the newest superblock again where it stands and flushes, so that what was found is durable
+ * (the last life may have died before its flush), and wipes pieces of others. Before anything else
+ * is written; after all that an opening validates, the log as well: a pool that is refused is left
+ * as it is.
+ */
+int cpc_store_settle(struct cpc_store *store);
 void cpc_store_close(struct cpc_store *store);
 
 /* Calls fn for each volume in order of id. What fn returns other than 0 ends the walk. */

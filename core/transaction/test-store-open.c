@@ -45,8 +45,10 @@ static int try_open(struct test_pool *p, bool read_only, const char **why)
 
 	assert_int_equal(cpc_powercut_reopen(p->pc, &p->backing), 0);
 	ret = cpc_store_open(p->backing, read_only, MIB, NULL, NULL, &p->store, why);
-	if (!ret)
+	if (!ret) {
+		ret = read_only ? 0 : cpc_store_settle(p->store);
 		cpc_store_close(p->store);
+	}
 	cpc_backing_close(p->backing);
 	return ret;
 }
@@ -350,6 +352,8 @@ static bool live(struct test_pool *p)
 
 	assert_int_equal(cpc_powercut_reopen(p->pc, &p->backing), 0);
 	ret = cpc_store_open(p->backing, false, MIB, NULL, NULL, &p->store, &why);
+	if (!ret)
+		ret = cpc_store_settle(p->store);
 	opened = !ret;
 	for (unsigned i = 0; !ret && i < 8; i++) {
 		struct cpc_commit_request req = {.next_volume = 50, .drop_budget = 20};
