@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * hostile: gives hostile bytes to the targets, without a fuzzer.
+ *
+ *   hostile [--target NAME] [--seed N] [--count N] [--seconds N] [--json] [FILE...]
+ *
+ * Replays the files, whose names begin with their target's (pool-...), or makes --count random
+ * inputs, or as many as there is time for, for one target or for all in turn. An input that takes
+ * more than 2 seconds of processor time, 10 with a sanitizer, is a failure. What fails is kept in
+ * the file hostile-failure-TARGET of the working directory, which can be given as FILE.
+ */
+#include <fcntl.h>
+#include <getopt.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "target.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#define LIMIT_S 10
+#else
+#define LIMIT_S 2
+#endif
+
+struct options {
+	const struct target *target; /* NULL: all */
+	uint64_t seed, count, seconds;
+	bool json;
+};
+
+/* --- random inputs --- */
+
+static uint64_t state;
+
+static uint64_t draw(uint64_t below)
+{
+	uint64_t x = state += 0x9e3779b97f4a7c15u;
+
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	x ^= x >> 31;
+	return (uint64_t)(((__uint128_t)x * below) >> 64);
+}
+
+/* A few bytes of something that makes sense become others. */
+static size_t change_sample(const struct target *t, uint8_t *input)
+{
+	size_t len = t->sample((unsigned)draw(1 << 16), input);
+
+	for (uint64_t i = 1 + draw(4); i && len; i--) {
+		static const uint8_t bytes[] = {0, 1, 0xff, 0x80, 0x7f, '"', '}', '9'};
+		size_t at = draw(len);
+
+		if (draw(8) == 0)
+			len = at + 1;
+		else if (draw(2))
+			input[at] = (uint8_t)draw(256);
+		else
+			input[at] = bytes[draw(sizeof(bytes))];
+	}
+	return len;
+}
+
+/* One to three changes of an image, then requests. */
+static size_t random_description(uint8_t *input)
+{
+	size_t changes = 1 + draw(3), nr = changes + draw(8);
+
+	for (size_t i = 0; i < 2 + nr * 8; i++)
+		input[i] = (uint8_t)draw(256);
+	for (size_t i = 0; i < nr; i++) {
+		uint8_t *what = &input[2 + i * 8];
+
+		*what = i < changes ? *what & 0x7f : *what | 0x80;
+	}
+	return 2 + nr * 8;
+}
+
+/* --- running one --- */
+
+static const struct target *running;
+static uint8_t current[TARGET_INPUT_MAX];
+static size_t current_len;
+
+static void keep(int sig)
+{
+	char name[64] = "hostile-failure-";
+	int fd;
+
+	signal(sig, SIG_DFL);
+	strncat(name, running->name, 20);
+	fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+	if (fd >= 0 && write(fd, current, current_len) == (ssize_t)current_len)
+		fprintf(stderr, "to run it again: hostile %s\n", name);
+	raise(sig);
+}
+
+static void on_limit(int sig)
+{
+	target_fail("more than %d s of processor time", LIMIT_S);
+}
+
+static void run(const struct target *t)
+{
+	struct itimerval limit = {.it_value.tv_sec = LIMIT_S};
+
+	running = t;
+	setitimer(ITIMER_PROF, &limit, NULL);
+	t->run(current, current_len);
+}
+
+static void run_random(const struct target *t)
+{
+	current_len = t->sample ? change_sample(t, current) : random_description(current);
+	run(t);
+}
+
+static void run_file(const char *path)
+{
+	char copy[4096], *name;
+	FILE *f = fopen(path, "rb");
+
+	snprintf(copy, sizeof(copy), "%s", path);
+	name = basename(copy);
+	if (strncmp(name, "hostile-failure-", 16) == 0)
+		name += 16;
+	name[strcspn(name, "-")] = '\0';
+	if (!f || !target_find(name)) {
+		fprintf(stderr, "hostile: %s: cannot be read, or its name names no target\n", path);
+		exit(2);
+	}
+	current_len = fread(current, 1, sizeof(current), f);
+	fclose(f);
+	run(target_find(name));
+}
+
+/* --- the whole --- */
+
+static const struct target *parse_target(const char *name)
+{
+	const struct target *t = target_find(name);
+
+	if (!t) {
+		fprintf(stderr, "hostile: no target '%s'\n", name);
+		exit(2);
+	}
+	return t;
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+	static const struct option longs[] = {
+	    {"target", 1, 0, 't'},  {"seed", 1, 0, 's'}, {"count", 1, 0, 'c'},
+	    {"seconds", 1, 0, 'l'}, {"json", 0, 0, 'j'}, {NULL, 0, 0, 0},
+	};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		if (c == 't') {
+			o->target = parse_target(optarg);
+		} else if (c == 's') {
+			o->seed = strtoull(optarg, NULL, 0);
+		} else if (c == 'c') {
+			o->count = strtoull(optarg, NULL, 0);
+		} else if (c == 'l') {
+			o->seconds = strtoull(optarg, NULL, 0);
+		} else if (c == 'j') {
+			o->json = true;
+		} else {
+			fprintf(stderr, "usage: hostile [--target NAME] [--seed N] [--count N] "
+					"[--seconds N] [--json] [FILE...]\n");
+			exit(2);
+		}
+	}
+}
+
+static uint64_t run_all_random(const struct options *o)
+{
+	time_t start = time(NULL);
+	uint64_t n = 0;
+
+	while (o->seconds ? time(NULL) - start < (time_t)o->seconds : n < o->count) {
+		/* Half of them are pools: there is the most to find. */
+		unsigned i = n % 2 ? 1 + (unsigned)(n / 2 % 5) : 0;
+
+		state = o->seed + n++;
+		run_random(o->target ? o->target : target_at(i));
+	}
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {.count = 10000, .seed = (uint64_t)time(NULL) << 20};
+	const struct target_counts *c = &target_counts;
+	uint64_t n = 0;
+
+	if (getenv("CPC_TEST_SEED"))
+		o.seed = strtoull(getenv("CPC_TEST_SEED"), NULL, 0);
+	parse(argc, argv, &o);
+	signal(SIGABRT, keep);
+	signal(SIGSEGV, keep);
+	signal(SIGPROF, on_limit);
+	targets_init();
+	for (int i = optind; i < argc; i++, n++)
+		run_file(argv[i]);
+	if (optind == argc) {
+		if (!o.json)
+			printf("hostile: CPC_TEST_SEED=%llu\n", (unsigned long long)o.seed);
+		fflush(stdout);
+		n = run_all_random(&o);
+	}
+	printf(o.json ? "{\"program\":\"hostile\",\"executions\":%llu,\"pools_opened\":%llu,"
+			"\"pools_refused\":%llu,\"requests\":%llu,\"check_findings\":%llu,"
+			"\"max_bytes_above_cache\":%llu}\n"
+		      : "hostile: %llu executions, %llu pools opened, %llu refused, %llu requests, "
+			"%llu findings of checks, at most %llu bytes above the cache\n",
+	       (unsigned long long)n, (unsigned long long)c->opened, (unsigned long long)c->refused,
+	       (unsigned long long)c->requests, (unsigned long long)c->findings,
+	       (unsigned long long)c->max_bytes);
+	return 0;
+}
