@@ -73,21 +73,38 @@ static uint64_t count_used(const struct cpc_bitmaps *b, uint64_t group, const ui
 
 /* --- homes --- */
 
-static bool read_home(struct cpc_bitmaps *b, uint64_t group, const struct cpc_disk_group *item,
-		      unsigned copy)
+/* Return: NULL, or what is wrong. */
+static const char *read_home(struct cpc_bitmaps *b, uint64_t group,
+			     const struct cpc_disk_group *item, unsigned copy)
 {
 	uint64_t bytenr = cpc_geometry_home(b->geo, copy, group, item->home);
-	const char *why = NULL;
 
 	if (cpc_backing_read(b->backing, bytenr, b->buf, CPC_BLOCK_SIZE))
-		why = "cannot be read";
-	else if (cpc_bitmap_csum(b->super->uuid, group, cpc_get_le64(&item->generation), b->buf) !=
-		 cpc_get_le32(&item->csum))
-		why = "checksum does not match";
-	if (why)
+		return "cannot be read";
+	if (cpc_bitmap_csum(b->super->uuid, group, cpc_get_le64(&item->generation), b->buf) !=
+	    cpc_get_le32(&item->csum))
+		return "checksum does not match";
+	return NULL;
+}
+
+static void bad_home(struct cpc_bitmaps *b, uint64_t group, const struct cpc_disk_group *item,
+		     unsigned copy, const char *why, const uint8_t *good)
+{
+	struct cpc_fix fix = {
+	    .kind = CPC_DAMAGE_BITMAP,
+	    .to = cpc_geometry_home(b->geo, copy, group, item->home),
+	    .len = CPC_BLOCK_SIZE,
+	    .what = why,
+	};
+
+	if (!good) {
 		cpc_finding(b->findings, "bitmap of group %" PRIu64 ", copy %u at %" PRIu64 ": %s",
-			    group, copy + 1, bytenr, why);
-	return !why;
+			    group, copy + 1, fix.to, why);
+		return;
+	}
+	fix.from = cpc_geometry_home(b->geo, !copy, group, item->home);
+	cpc_finding_fix(b->findings, b->fixes, &fix, good, "bitmap of group %" PRIu64 ", copy %u",
+			group, copy + 1);
 }
 
 /* What a fold writes has at least the fresh bits set. */
@@ -107,27 +124,34 @@ int cpc_bitmaps_load(struct cpc_bitmaps *b, uint64_t group, const struct cpc_dis
 {
 	struct cpc_check_group *g = &b->groups[group];
 	uint8_t *bitmap = group_bitmap(b, group);
+	const char *bad[2] = {NULL, NULL};
 	bool good = false;
 
 	if (!bitmap)
 		return -ENOMEM;
 	g->generation = cpc_get_le64(&item->generation);
 	for (unsigned copy = 0; copy < b->geo->copies; copy++) {
-		if (!read_home(b, group, item, copy))
+		bad[copy] = read_home(b, group, item, copy);
+		if (bad[copy])
 			continue;
 		good = true;
 		memcpy(bitmap, b->buf, CPC_BLOCK_SIZE);
 	}
+	for (unsigned copy = 0; copy < b->geo->copies; copy++) {
+		if (bad[copy])
+			bad_home(b, group, item, copy, bad[copy], good ? bitmap : NULL);
+	}
 	g->bad = !good;
-	if (!good)
-		return 0;
-	if (!has_fresh_bits(b, group, bitmap))
+	if (good && !has_fresh_bits(b, group, bitmap)) {
+		g->wrong = true;
 		cpc_finding(b->findings, "bitmap of group %" PRIu64 ": fixed areas are not in use",
 			    group);
-	else if (count_used(b, group, bitmap) != cpc_get_le32(&item->used))
+	} else if (good && count_used(b, group, bitmap) != cpc_get_le32(&item->used)) {
+		g->wrong = true;
 		cpc_finding(b->findings,
 			    "bitmap of group %" PRIu64 ": its item says %u blocks in use", group,
 			    cpc_get_le32(&item->used));
+	}
 	return 0;
 }
 
@@ -157,6 +181,7 @@ static int replay_entry(struct cpc_bitmaps *b, uint64_t key, uint64_t transid,
 
 	count &= ~CPC_FREE_ENTRY_FREED;
 	if (start + (uint64_t)count > CPC_GROUP_BLOCKS) {
+		b->groups[group].wrong = true;
 		cpc_finding(b->findings,
 			    "free log item %" PRIu64 ": blocks %" PRIu64 "+%u leave their group",
 			    key, block, count);
@@ -167,10 +192,12 @@ static int replay_entry(struct cpc_bitmaps *b, uint64_t key, uint64_t transid,
 	bitmap = group_bitmap(b, group);
 	if (!bitmap)
 		return -ENOMEM;
-	if (!apply_bits(bitmap, start, count, freed))
+	if (!apply_bits(bitmap, start, count, freed)) {
+		b->groups[group].wrong = true;
 		cpc_finding(b->findings,
 			    "free log item %" PRIu64 ": blocks %" PRIu64 "+%u are %s already", key,
 			    block, count, freed ? "free" : "in use");
+	}
 	return 0;
 }
 
@@ -229,6 +256,19 @@ static uint64_t word_of(const uint64_t *bitmap, size_t i)
 	return bitmap ? le64toh(bitmap[i]) : 0;
 }
 
+void cpc_bitmaps_want(const struct cpc_geometry *geo, uint64_t group,
+		      const struct cpc_blockset *reachable, const struct cpc_blockset *log_nodes,
+		      uint8_t bitmap[CPC_BLOCK_SIZE])
+{
+	const uint64_t *named = cpc_blockset_group(reachable, group);
+	const uint64_t *log = log_nodes ? cpc_blockset_group(log_nodes, group) : NULL;
+	uint64_t *words = (uint64_t *)(void *)bitmap;
+
+	cpc_space_fresh_bitmap(geo, group, bitmap);
+	for (size_t i = 0; i < CPC_BLOCK_SIZE / 8; i++)
+		words[i] |= htole64(word_of(named, i) & ~word_of(log, i));
+}
+
 static void compare_group(struct cpc_bitmaps *b, uint64_t group, const uint64_t *reachable,
 			  const uint64_t *log_nodes)
 {
@@ -236,7 +276,7 @@ static void compare_group(struct cpc_bitmaps *b, uint64_t group, const uint64_t 
 	struct range missing = {.what = "are reachable, but free in their bitmap"};
 	struct range doubled = {.what = "are nodes of the free log, but in a bitmap"};
 	const uint64_t *used = (const uint64_t *)(const void *)b->groups[group].bitmap;
-	uint64_t fresh[CPC_BLOCK_SIZE / 8];
+	uint64_t fresh[CPC_BLOCK_SIZE / 8], errors = b->findings->errors;
 
 	cpc_space_fresh_bitmap(b->geo, group, (uint8_t *)fresh);
 	for (size_t i = 0; i < CPC_ARRAY_SIZE(fresh); i++) {
@@ -253,6 +293,7 @@ static void compare_group(struct cpc_bitmaps *b, uint64_t group, const uint64_t 
 	range_end(b, &leaked);
 	range_end(b, &missing);
 	range_end(b, &doubled);
+	b->groups[group].wrong |= b->findings->errors != errors;
 }
 
 static uint64_t fresh_used(struct cpc_bitmaps *b, uint64_t group)
@@ -278,7 +319,8 @@ void cpc_bitmaps_compare(struct cpc_bitmaps *b, const struct cpc_blockset *reach
 			compare_group(b, g, cpc_blockset_group(reachable, g),
 				      cpc_blockset_group(log_nodes, g));
 	}
-	if (all && used != b->super->used_blocks)
+	b->used_wrong = all && used != b->super->used_blocks;
+	if (b->used_wrong)
 		cpc_finding(b->findings,
 			    "the superblock says %" PRIu64 " blocks in use, the bitmaps %" PRIu64,
 			    b->super->used_blocks, used);

@@ -20,6 +20,37 @@ struct cpc_findings {
 void cpc_finding(struct cpc_findings *f, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* --- fixes (fixes.c): what has a good source ---------------------------------------------------
+ */
+
+#define CPC_FIX_WIPE UINT64_MAX
+
+struct cpc_fix {
+	enum cpc_damage_kind kind;
+	uint64_t to, from;  /* device addresses; from CPC_FIX_WIPE: zeroes */
+	uint32_t len, csum; /* of the good content */
+	const char *what;
+	char *where; /* NULL: no memory for it */
+};
+
+/* Collected by a check, so that writing begins when all has been looked at. NULL: only look. */
+struct cpc_fixes {
+	struct cpc_fix *fix;
+	size_t nr, cap;
+};
+
+#define CPC_FIXES_MAX 65536u /* more wait for the next round */
+
+/*
+ * A finding that `from` is good for: noted, and reported when it has been tried; or, if `fixes` is
+ * NULL or has no room, a finding like any other. `content` is what must stand there (not for a
+ * wipe).
+ */
+void cpc_finding_fix(struct cpc_findings *f, struct cpc_fixes *fixes, const struct cpc_fix *fix,
+		     const void *content, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+void cpc_fixes_destroy(struct cpc_fixes *fixes);
+
 /* --- walk (walk.c): everything that a superblock leads to --------------------------------------
  */
 
@@ -55,9 +86,12 @@ struct cpc_pool_walk {
 	const struct cpc_pool_visitor *visitor;
 	void *ctx;
 	struct cpc_findings *findings;
-	bool both_copies;     /* look at the second copy although the first is good */
-	uint64_t nodes_bad;   /* out: copies that do not verify */
-	uint8_t *second_copy; /* private */
+	struct cpc_fixes *fixes;  /* NULL: only look */
+	bool both_copies;	  /* look at the second copy although the first is good */
+	uint64_t nodes_bad;	  /* out: copies that do not verify */
+	bool incomplete;	  /* out: some part could not be walked: of the trees, */
+	bool free_log_incomplete; /* out: of the free log */
+	uint8_t *second_copy;	  /* private */
 };
 
 /* Return: 0, with what was wrong in findings; -ENOMEM; what a visitor returned. */
@@ -78,6 +112,9 @@ struct cpc_data_entry {
 struct cpc_data_batch {
 	struct cpc_backing *backing;
 	struct cpc_findings *findings;
+	/* Told of each block instead of findings; NULL: findings. */
+	void (*bad_block)(void *ctx, const struct cpc_data_entry *e, const char *what);
+	void *ctx;
 	uint64_t bad; /* out: blocks that do not verify */
 	size_t nr;
 	struct cpc_data_entry *entry;
@@ -123,7 +160,9 @@ struct cpc_log_check {
 	struct cpc_findings *findings;
 	struct cpc_blockset *named;  /* in: blocks that trees name; out: and the log */
 	struct cpc_data_batch *data; /* NULL: data is not read */
+	struct cpc_fixes *fixes;
 	uint64_t records, bad; /* out: accepted; copies or durable records that are not good */
+	bool lost;	       /* out: the log is none that an opening would accept */
 	/* private */
 	uint64_t next_volume, durable;
 	bool below_mark;
@@ -140,6 +179,7 @@ struct cpc_check_group {
 	uint8_t *bitmap;     /* as of the superblock's transid; NULL: fresh */
 	uint64_t generation; /* of the fold, 0: never folded */
 	bool bad;	     /* no copy of its home verifies */
+	bool wrong;	     /* it, its item or its share of the free log does not fit the trees */
 };
 
 struct cpc_bitmaps {
@@ -148,8 +188,10 @@ struct cpc_bitmaps {
 	const struct cpc_geometry *geo;
 	struct cpc_findings *findings;
 	struct cpc_check_group *groups;
+	struct cpc_fixes *fixes;
 	uint64_t last_transid; /* of the free log so far */
 	uint64_t leaked;       /* out */
+	bool used_wrong;       /* out: the superblock's count of used blocks */
 	uint8_t *buf;	       /* one block */
 };
 
@@ -162,11 +204,33 @@ int cpc_bitmaps_load(struct cpc_bitmaps *b, uint64_t group, const struct cpc_dis
 /* Replays one item of the free log. Return: 0 or -ENOMEM. */
 int cpc_bitmaps_replay(struct cpc_bitmaps *b, uint64_t key, const struct cpc_disk_free_log *item,
 		       uint32_t nr_entries);
+/* What the bitmap of a group must be, from the trees. */
+void cpc_bitmaps_want(const struct cpc_geometry *geo, uint64_t group,
+		      const struct cpc_blockset *reachable, const struct cpc_blockset *log_nodes,
+		      uint8_t bitmap[CPC_BLOCK_SIZE]);
 /*
  * Compares: in use must be the fixed areas and `reachable`, but not `log_nodes` (nodes of the
  * free-log tree, a part of reachable, which no bitmap has).
  */
 void cpc_bitmaps_compare(struct cpc_bitmaps *b, const struct cpc_blockset *reachable,
 			 const struct cpc_blockset *log_nodes);
+
+/* --- check (check.c), for repair ---------------------------------------------------------------
+ */
+
+struct cpc_check_collect {
+	struct cpc_fixes fixes;
+	/* A superblock that a search has found, to be used where the rings say nothing; or NULL. */
+	const struct cpc_super *found;
+	/* out: bitmaps to be put in place of what the pool says; owned */
+	struct cpc_rebuilt rebuilt;
+	bool rebuild;	     /* something is to be rebuilt, or counts to be set right */
+	bool cannot_rebuild; /* ... but a part of the trees or the log is missing */
+};
+
+/* As cpc_check; collect NULL is cpc_check. Freed by _destroy, also after an error. */
+int cpc_check_and_collect(struct cpc_backing *backing, const struct cpc_check_options *opts,
+			  struct cpc_check_result *result, struct cpc_check_collect *collect);
+void cpc_check_collect_destroy(struct cpc_check_collect *collect);
 
 #endif

@@ -32,10 +32,12 @@ struct checker {
 	struct cpc_blockset seen, log_nodes;
 	struct cpc_bitmaps bitmaps;
 	struct cpc_data_batch data;
-	struct name_hash *names; /* of the first CPC_MAX_VOLUMES */
-	uint64_t volume_blocks;	 /* size of the volume that is being walked */
-	uint64_t done, told;	 /* blocks, for progress */
-	int error;		 /* of marking; ends the walk at the next item */
+	struct name_hash *names;	   /* of the first CPC_MAX_VOLUMES */
+	uint64_t volume_blocks;		   /* size of the volume that is being walked */
+	uint64_t done, told;		   /* blocks, for progress */
+	struct cpc_check_collect *collect; /* NULL: only look */
+	bool incomplete, free_log_incomplete;
+	int error; /* of marking; ends the walk at the next item */
 };
 
 static void advance(struct checker *c, uint64_t blocks)
@@ -52,14 +54,8 @@ static void advance(struct checker *c, uint64_t blocks)
 struct slots {
 	struct cpc_disk_super *disk; /* buffer */
 	uint64_t transid[2][CPC_SUPER_SLOTS];
+	const char *why[2][CPC_SUPER_SLOTS]; /* what is wrong; NULL: nothing */
 };
-
-static bool all_zero(const void *buf, size_t len)
-{
-	const uint8_t *p = buf;
-
-	return p[0] == 0 && memcmp(p, p + 1, len - 1) == 0;
-}
 
 /* Return: NULL, or what is wrong with the slot; *transid is 0 where there is no superblock. */
 static const char *judge_slot(struct checker *c, struct slots *s, unsigned ring, uint32_t slot)
@@ -73,7 +69,7 @@ static const char *judge_slot(struct checker *c, struct slots *s, unsigned ring,
 	*transid = 0;
 	if (cpc_backing_read(c->backing, bytenr, s->disk, sizeof(*s->disk)))
 		return why;
-	if (all_zero(s->disk, sizeof(*s->disk)))
+	if (cpc_all_zero(s->disk, sizeof(*s->disk)))
 		return slot == c->super.slot ? "the newest superblock is not here" : NULL;
 	ret = cpc_super_decode(&super, s->disk, slot, cpc_backing_size(c->backing), &why);
 	if (ret)
@@ -87,6 +83,29 @@ static const char *judge_slot(struct checker *c, struct slots *s, unsigned ring,
 	if (slot == c->super.slot && super.transid != c->super.transid)
 		return "the newest superblock is not here";
 	return NULL;
+}
+
+/*
+ * The newest superblock is copied from the other ring. Any other slot is of no use to anybody, and
+ * pieces of a superblock in it are a danger: wiped.
+ */
+static void bad_slot(struct checker *c, struct slots *s, unsigned ring, uint32_t slot)
+{
+	struct cpc_fix fix = {
+	    .kind = CPC_DAMAGE_SUPER,
+	    .to = cpc_geometry_super(&c->geo, ring, slot),
+	    .from = CPC_FIX_WIPE,
+	    .len = CPC_BLOCK_SIZE,
+	    .what = s->why[ring][slot],
+	};
+
+	c->result->supers_bad++;
+	if (slot == c->super.slot) {
+		fix.from = cpc_geometry_super(&c->geo, !ring, slot);
+		cpc_super_encode(s->disk, &c->super);
+	}
+	cpc_finding_fix(&c->findings, c->collect ? &c->collect->fixes : NULL, &fix, s->disk,
+			"superblock ring %u slot %u", ring, slot);
 }
 
 static void check_transids(struct checker *c, const struct slots *s)
@@ -111,14 +130,13 @@ static int check_supers(struct checker *c)
 	if (!s.disk)
 		return -ENOMEM;
 	for (unsigned ring = 0; ring < 2; ring++) {
+		for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++)
+			s.why[ring][slot] = judge_slot(c, &s, ring, slot);
+	}
+	for (unsigned ring = 0; ring < 2; ring++) {
 		for (uint32_t slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
-			const char *why = judge_slot(c, &s, ring, slot);
-
-			if (!why)
-				continue;
-			c->result->supers_bad++;
-			cpc_finding(&c->findings, "superblock ring %u slot %u: %s", ring, slot,
-				    why);
+			if (s.why[ring][slot])
+				bad_slot(c, &s, ring, slot);
 		}
 	}
 	check_transids(c, &s);
@@ -260,11 +278,14 @@ static int walk(struct checker *c)
 	    .visitor = &visitor,
 	    .ctx = c,
 	    .findings = &c->findings,
+	    .fixes = c->collect ? &c->collect->fixes : NULL,
 	    .both_copies = true,
 	};
 	int ret = cpc_walk_pool(&w);
 
 	c->result->nodes_bad = w.nodes_bad;
+	c->incomplete |= w.incomplete;
+	c->free_log_incomplete = w.free_log_incomplete;
 	return ret ? ret : c->error;
 }
 
@@ -275,12 +296,64 @@ static int check_log(struct checker *c)
 	    .findings = &c->findings,
 	    .named = &c->seen,
 	    .data = c->opts->data ? &c->data : NULL,
+	    .fixes = c->collect ? &c->collect->fixes : NULL,
 	};
 	int ret = cpc_check_log(&lc, c->backing, &c->super, &c->geo);
 
 	c->result->log_records = lc.records;
 	c->result->log_bad = lc.bad;
+	c->incomplete |= lc.lost;
 	return ret;
+}
+
+/* --- what is to be rebuilt --- */
+
+static bool must_rebuild(const struct checker *c, uint64_t group)
+{
+	const struct cpc_check_group *g = &c->bitmaps.groups[group];
+
+	if (g->bad || g->wrong)
+		return true;
+	return c->free_log_incomplete && (g->bitmap || cpc_blockset_group(&c->seen, group));
+}
+
+static int add_rebuilt(struct checker *c, uint64_t group)
+{
+	struct cpc_rebuilt *rebuilt = &c->collect->rebuilt;
+	uint8_t *bitmap = cpc_alloc_aligned(CPC_BLOCK_SIZE, CPC_BLOCK_SIZE);
+
+	if (!bitmap)
+		return -ENOMEM;
+	cpc_bitmaps_want(&c->geo, group, &c->seen, c->free_log_incomplete ? NULL : &c->log_nodes,
+			 bitmap);
+	rebuilt->groups[rebuilt->nr++] = (struct cpc_rebuilt_group){group, bitmap};
+	return 0;
+}
+
+/* Before the log has added its blocks to what is reachable. */
+static int collect_rebuilt(struct checker *c)
+{
+	struct cpc_rebuilt *rebuilt = &c->collect->rebuilt;
+	int ret = 0;
+
+	rebuilt->groups = cpc_alloc_array(c->geo.nr_groups, sizeof(*rebuilt->groups));
+	if (!rebuilt->groups)
+		return -ENOMEM;
+	rebuilt->free_log_lost = c->free_log_incomplete;
+	for (uint64_t g = 0; !ret && g < c->geo.nr_groups; g++) {
+		if (must_rebuild(c, g))
+			ret = add_rebuilt(c, g);
+	}
+	c->collect->rebuild = rebuilt->nr > 0 || c->bitmaps.used_wrong || c->free_log_incomplete;
+	return ret;
+}
+
+void cpc_check_collect_destroy(struct cpc_check_collect *collect)
+{
+	for (size_t i = 0; i < collect->rebuilt.nr; i++)
+		cpc_free(collect->rebuilt.groups[i].bitmap);
+	cpc_free(collect->rebuilt.groups);
+	cpc_fixes_destroy(&collect->fixes);
 }
 
 /* --- the whole --- */
@@ -299,6 +372,7 @@ static int init(struct checker *c)
 	ret = cpc_bitmaps_init(&c->bitmaps, c->backing, &c->super, &c->geo, &c->findings);
 	if (ret)
 		goto out_names;
+	c->bitmaps.fixes = c->collect ? &c->collect->fixes : NULL;
 	ret = cpc_data_batch_init(&c->data, c->backing, &c->findings);
 	if (ret)
 		goto out_bitmaps;
@@ -329,8 +403,12 @@ static int run(struct checker *c)
 	if (!ret) {
 		check_names(c);
 		cpc_bitmaps_compare(&c->bitmaps, &c->seen, &c->log_nodes);
-		ret = check_log(c);
+		ret = c->collect ? collect_rebuilt(c) : 0;
 	}
+	if (!ret)
+		ret = check_log(c);
+	if (!ret && c->collect)
+		c->collect->cannot_rebuild = c->incomplete;
 	if (!ret)
 		cpc_data_batch_run(&c->data);
 	c->result->data_bad = c->data.bad;
@@ -341,8 +419,25 @@ static int run(struct checker *c)
 	return ret;
 }
 
+static int find_super(struct checker *c, const char **why)
+{
+	int ret = cpc_super_find(c->backing, &c->super, why);
+
+	if (ret && ret != -ENOMEM && c->collect && c->collect->found) {
+		c->super = *c->collect->found;
+		ret = 0;
+	}
+	return ret;
+}
+
 int cpc_check(struct cpc_backing *backing, const struct cpc_check_options *opts,
 	      struct cpc_check_result *result)
+{
+	return cpc_check_and_collect(backing, opts, result, NULL);
+}
+
+int cpc_check_and_collect(struct cpc_backing *backing, const struct cpc_check_options *opts,
+			  struct cpc_check_result *result, struct cpc_check_collect *collect)
 {
 	struct checker *c = cpc_zalloc(sizeof(*c));
 	const char *why;
@@ -354,7 +449,8 @@ int cpc_check(struct cpc_backing *backing, const struct cpc_check_options *opts,
 	c->backing = backing;
 	c->opts = opts;
 	c->result = result;
-	ret = cpc_super_find(backing, &c->super, &why);
+	c->collect = collect;
+	ret = find_super(c, &why);
 	if (!ret)
 		ret = cpc_geometry_init(&c->geo, c->super.total_bytes, c->super.log_size,
 					c->super.nodesize, c->super.incompat & CPC_INCOMPAT_DUP);

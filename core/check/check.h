@@ -53,10 +53,66 @@ struct cpc_check_result {
 	uint64_t transid;
 };
 
+/* --- damage and what is done about it ----------------------------------------------------------
+ */
+
+enum cpc_damage_kind {
+	CPC_DAMAGE_SUPER,
+	CPC_DAMAGE_NODE,
+	CPC_DAMAGE_BITMAP,
+	CPC_DAMAGE_LOG,
+	CPC_DAMAGE_DATA
+};
+
+#define CPC_DAMAGE_WHERE 352
+
+/* One block, or one copy of it, that is not as it must be. */
+struct cpc_damage {
+	enum cpc_damage_kind kind;
+	uint64_t bytenr;	      /* in the pool */
+	char where[CPC_DAMAGE_WHERE]; /* "tree 257 level 1, copy 2" */
+	const char *volume;	      /* of data: its name, and where in it; else NULL */
+	uint64_t offset;
+	const char *what;   /* is wrong: "checksum does not match" */
+	const char *action; /* "repaired", or why not */
+	bool repaired;
+};
+
+/* "super", "node", "bitmap", "log", "data" */
+const char *cpc_damage_kind_name(enum cpc_damage_kind kind);
+#define CPC_DAMAGE_LINE 640
+/* "node at 1234 (tree 257 level 1, copy 2): checksum does not match: repaired" */
+void cpc_damage_line(const struct cpc_damage *damage, char line[CPC_DAMAGE_LINE]);
+
 /* Return: 0 looked at everything (result.errors may be > 0); -EINVAL not a pool; -EUCLEAN all
  * superblocks damaged; -ENOTSUP; -EIO, -ENOMEM. */
 int cpc_check(struct cpc_backing *backing, const struct cpc_check_options *opts,
 	      struct cpc_check_result *result);
+
+/*
+ * check --repair: checks, and only when everything has been looked at writes what there is a good
+ * source for: one copy from the other, the newest superblock into the ring that lacks it, bitmaps
+ * and free log from the trees. In this order, with flushes between:
+ *
+ *   copies over bad copies -> wiped slots -> a commit that folds rebuilt groups
+ *
+ * A crash at any write leaves the good copies untouched, and the old state until the commit is
+ * durable. Nothing is rebuilt while a node is missing, for what it names is not known.
+ */
+struct cpc_repair_options {
+	struct cpc_check_options check; /* its report gets what cannot be repaired */
+	void (*damage)(void *ctx, const struct cpc_damage *damage); /* ctx is check's; or NULL */
+};
+
+struct cpc_repair_result {
+	struct cpc_check_result before, after; /* after.errors: what is left */
+	uint64_t repaired;		       /* blocks written, and groups rebuilt */
+	bool ring0_found;		       /* ring 1 was found by a search */
+};
+
+/* The backing is open for writing. Return: as cpc_check; 0 also when damage is left. */
+int cpc_repair(struct cpc_backing *backing, const struct cpc_repair_options *opts,
+	       struct cpc_repair_result *result);
 
 /*
  * The blocks that `super` needs: sets their bits in `bitmap`, one bit a block of the pool, bit i of

@@ -25,7 +25,8 @@ int cpc_data_batch_init(struct cpc_data_batch *d, struct cpc_backing *backing,
 	d->backing = backing;
 	d->findings = findings;
 	d->entry = cpc_alloc_array(BATCH_BLOCKS, sizeof(*d->entry));
-	d->buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, READ_BYTES);
+	/* and one block more, to read one again */
+	d->buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, READ_BYTES + CPC_BLOCK_SIZE);
 	if (d->entry && d->buf)
 		return 0;
 	cpc_data_batch_destroy(d);
@@ -51,14 +52,25 @@ static int by_address(const void *a, const void *b)
 static void data_finding(struct cpc_data_batch *d, const struct cpc_data_entry *e, const char *what)
 {
 	d->bad++;
+	if (d->bad_block) {
+		d->bad_block(d->ctx, e, what);
+		return;
+	}
 	cpc_finding(d->findings, "volume %u: block %" PRIu64 " at %" PRIu64 ": %s", e->volume,
 		    e->block, e->bytenr, what);
 }
 
+/* A transfer may go wrong once. */
 static void verify_block(struct cpc_data_batch *d, const struct cpc_data_entry *e,
 			 const uint8_t *data)
 {
-	if (cpc_csum(data, CPC_BLOCK_SIZE) != e->csum)
+	uint8_t *again = d->buf + READ_BYTES;
+
+	if (cpc_csum(data, CPC_BLOCK_SIZE) == e->csum)
+		return;
+	if (cpc_backing_read(d->backing, e->bytenr, again, CPC_BLOCK_SIZE))
+		data_finding(d, e, "cannot be read");
+	else if (cpc_csum(again, CPC_BLOCK_SIZE) != e->csum)
 		data_finding(d, e, "checksum does not match");
 }
 

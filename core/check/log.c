@@ -119,17 +119,40 @@ static int check_batch(void *ctx, uint64_t seq, uint64_t position)
 	return 0;
 }
 
+/* Reads the good copy of a record. Return: false: it is not there any more. */
+static bool read_record(const struct cpc_log_replay *r, const struct cpc_log_found *found)
+{
+	uint64_t bytenr = cpc_log_bytenr(r->store, found->bad[0] ? 1 : 0, found->position);
+
+	return cpc_backing_read(r->store->backing, bytenr, r->buf, found->length) == 0;
+}
+
+static void bad_copy(struct cpc_log_check *lc, const struct cpc_log_replay *r,
+		     const struct cpc_log_found *found, unsigned copy)
+{
+	struct cpc_fix fix = {
+	    .kind = CPC_DAMAGE_LOG,
+	    .to = cpc_log_bytenr(r->store, copy, found->position),
+	    .from = cpc_log_bytenr(r->store, !copy, found->position),
+	    .len = found->length,
+	    .what = "does not verify",
+	};
+
+	lc->bad++;
+	if (read_record(r, found))
+		cpc_finding_fix(lc->findings, lc->fixes, &fix, r->buf,
+				"log: record %" PRIu64 " at position %" PRIu64 ", copy %u",
+				found->seq, found->position, copy + 1);
+	else
+		cpc_finding(lc->findings, "log: record %" PRIu64 ": cannot be read", found->seq);
+}
+
 static void check_copies(struct cpc_log_check *lc, const struct cpc_log_replay *r)
 {
 	for (size_t i = 0; i < r->nr && r->found[i].seq <= r->durable; i++) {
 		for (unsigned copy = 0; copy < 2; copy++) {
-			if (!r->found[i].bad[copy])
-				continue;
-			lc->bad++;
-			cpc_finding(lc->findings,
-				    "log: record %" PRIu64 " at position %" PRIu64
-				    ": copy %u does not verify",
-				    r->found[i].seq, r->found[i].position, copy + 1);
+			if (r->found[i].bad[copy])
+				bad_copy(lc, r, &r->found[i], copy);
 		}
 	}
 }
@@ -146,6 +169,7 @@ int cpc_check_log(struct cpc_log_check *lc, struct cpc_backing *backing,
 		return ret;
 	if (ret) {
 		lc->bad++;
+		lc->lost = true;
 		cpc_finding(lc->findings, "%s", ret == -EUCLEAN ? why : "log: cannot be read");
 		return 0;
 	}
@@ -158,6 +182,7 @@ int cpc_check_log(struct cpc_log_check *lc, struct cpc_backing *backing,
 	cpc_log_peek_end(&r);
 	if (ret == -ENOMEM || !ret)
 		return ret;
+	lc->lost = true;
 	cpc_finding(lc->findings, "log: cannot be read");
 	return 0;
 }

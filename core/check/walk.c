@@ -93,35 +93,56 @@ static void node_finding(struct tree *t, const struct cpc_node_ptr *ptr, const c
 		    t->owner, ptr->bytenr[0], ptr->level, what);
 }
 
-static bool read_copy(struct tree *t, const struct cpc_node_ptr *ptr, unsigned copy, uint8_t *buf)
+static const char *read_copy(struct tree *t, const struct cpc_node_ptr *ptr, unsigned copy,
+			     uint8_t *buf)
 {
 	struct cpc_pool_walk *w = t->walk;
-	const char *why;
 
 	if (cpc_backing_read(w->backing, ptr->bytenr[copy], buf, w->geo->nodesize))
-		why = "cannot be read";
+		return "cannot be read";
+	return cpc_node_verify(buf, ptr, t->owner, w->super);
+}
+
+/* `node` is good content, NULL: there is none. */
+static void bad_copy(struct tree *t, const struct cpc_node_ptr *ptr, unsigned copy, const char *why,
+		     const uint8_t *node)
+{
+	struct cpc_fix fix = {
+	    .kind = CPC_DAMAGE_NODE,
+	    .to = ptr->bytenr[copy],
+	    .from = ptr->bytenr[!copy],
+	    .len = t->walk->geo->nodesize,
+	    .what = why,
+	};
+
+	t->walk->nodes_bad++;
+	if (node)
+		cpc_finding_fix(t->walk->findings, t->walk->fixes, &fix, node,
+				"tree %" PRIu64 ": node at %" PRIu64 " level %u, copy %u", t->owner,
+				ptr->bytenr[0], ptr->level, copy + 1);
 	else
-		why = cpc_node_verify(buf, ptr, t->owner, w->super);
-	if (!why)
-		return true;
-	w->nodes_bad++;
-	cpc_finding(w->findings,
-		    "tree %" PRIu64 ": node at %" PRIu64 " level %u, copy %u at %" PRIu64 ": %s",
-		    t->owner, ptr->bytenr[0], ptr->level, copy + 1, ptr->bytenr[copy], why);
-	return false;
+		cpc_finding(t->walk->findings,
+			    "tree %" PRIu64 ": node at %" PRIu64 " level %u, copy %u at %" PRIu64
+			    ": %s",
+			    t->owner, ptr->bytenr[0], ptr->level, copy + 1, ptr->bytenr[copy], why);
 }
 
 /* The first good copy goes to `buf`. Return: false: there is none, or it makes no sense. */
 static bool read_node(struct tree *t, const struct cpc_node_ptr *ptr, uint8_t *buf)
 {
 	struct cpc_pool_walk *w = t->walk;
+	const char *bad[2] = {NULL, NULL}, *why;
 	bool good = false;
-	const char *why;
 
 	for (unsigned copy = 0; copy < w->geo->copies; copy++) {
 		if (good && !w->both_copies)
 			break;
-		good |= read_copy(t, ptr, copy, good ? w->second_copy : buf);
+		bad[copy] = read_copy(t, ptr, copy, good ? w->second_copy : buf);
+		good |= !bad[copy];
+	}
+	for (unsigned copy = 0; copy < w->geo->copies; copy++) {
+		if (bad[copy])
+			bad_copy(t, ptr, copy, bad[copy], good ? buf : NULL);
 	}
 	if (!good)
 		return false;
@@ -234,6 +255,10 @@ static int walk_node(struct tree *t, const struct place *at, struct sums *sums)
 	if (!t->walk->visitor->node(t->walk->ctx, t->owner, &at->ptr) ||
 	    !read_node(t, &at->ptr, *buf) || !check_place(t, at, *buf)) {
 		sums->complete = false;
+		if (t->owner == CPC_TREE_FREE_LOG)
+			t->walk->free_log_incomplete = true;
+		else
+			t->walk->incomplete = true;
 		return 0;
 	}
 	ret = at->ptr.level ? walk_children(t, at, *buf, sums) : walk_leaf(t, *buf, sums);
@@ -300,6 +325,7 @@ static int volume_item(struct cpc_pool_walk *w, uint64_t id, const void *value, 
 
 	if (cpc_volume_item_decode(&item, id, value, size)) {
 		cpc_finding(w->findings, "volume %" PRIu64 ": its item is damaged", id);
+		w->incomplete = true;
 		return 0;
 	}
 	if (id >= w->super->next_volume)
@@ -344,6 +370,7 @@ static int root_item(struct tree *t, uint64_t key, const void *value, uint32_t s
 	case CPC_ITEM_DEAD:
 		return dead_bucket(t->walk, value);
 	default:
+		t->walk->incomplete = true;
 		cpc_finding(t->walk->findings, "root tree: item %#" PRIx64 " of an unused type",
 			    key);
 		return 0;
@@ -366,6 +393,7 @@ int cpc_walk_pool(struct cpc_pool_walk *w)
 	int ret;
 
 	w->nodes_bad = 0;
+	w->incomplete = w->free_log_incomplete = false;
 	w->second_copy = cpc_alloc_aligned(CPC_BLOCK_SIZE, w->geo->nodesize);
 	if (!w->second_copy)
 		return -ENOMEM;

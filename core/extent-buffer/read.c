@@ -120,8 +120,8 @@ static void heal(struct cpc_eb *eb, unsigned copy)
 
 	if (!cache->p.fe || cpc_flush_epoch_broken(cache->p.fe))
 		return;
-	if (cpc_fe_write(cache->p.fe, eb->bytenr[copy], eb->data, cache->nodesize,
-			 CPC_CAUSE_METADATA, NULL))
+	if (cpc_fe_write(cache->p.fe, eb->bytenr[copy], eb->data, cache->nodesize, CPC_CAUSE_REPAIR,
+			 NULL))
 		return;
 	count(cache, &cache->stats.healed);
 }

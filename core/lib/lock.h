@@ -16,6 +16,7 @@ enum cpc_lock_rank {
 	CPC_RANK_COMMIT = 20,	   /* one commit at a time */
 	CPC_RANK_FLUSH = 22,	   /* who leads the next cut of a volume */
 	CPC_RANK_WRITEBACK = 25,   /* one cut in writeback per volume */
+	CPC_RANK_SUPER = 27,	   /* slots of the superblock rings, over I/O */
 	CPC_RANK_MERGE = 28,	   /* one compaction of a volume's runs */
 	CPC_RANK_MERGE_GATE = 29,  /* merges against a commit's freeze */
 	CPC_RANK_TRANSACTION = 30, /* commit state, waiters */

@@ -40,6 +40,7 @@ int cpc_log_create(struct cpc_store *store, struct cpc_log **out)
 	cpc_mutex_init(&log->lock, "log", CPC_RANK_LOG);
 	cpc_cond_init(&log->cond);
 	atomic_init(&log->tail, log->head);
+	atomic_init(&log->held, UINT64_MAX);
 	atomic_init(&log->head_copy, log->head);
 	*out = log;
 	return 0;
@@ -54,10 +55,19 @@ void cpc_log_destroy(struct cpc_log *log)
 
 /* --- room --- */
 
+/* From here on the ring must not be overwritten. */
+static uint64_t kept_from(struct cpc_log *log)
+{
+	/* tail first: one that has moved on since a hold began is seen together with the hold */
+	uint64_t tail = atomic_load(&log->tail);
+
+	return cpc_min_u64(tail, atomic_load(&log->held));
+}
+
 static uint64_t used(struct cpc_log *log)
 {
 	/* tail first: it never passes head */
-	uint64_t tail = atomic_load(&log->tail);
+	uint64_t tail = kept_from(log);
 
 	return atomic_load(&log->head_copy) - tail;
 }
@@ -152,7 +162,7 @@ int cpc_log_append(struct cpc_log *log, struct cpc_log_batch *b)
 		b->piece[i].position = head;
 		head += b->piece[i].len;
 	}
-	cpc_assert(head - atomic_load(&log->tail) <= log->size);
+	cpc_assert(head - kept_from(log) <= log->size);
 	log->head = head;
 	atomic_store(&log->head_copy, head);
 	b->first_seq = log->next_seq;

@@ -42,6 +42,14 @@
 #include "lib/lock.h"
 #include "transaction/store.h"
 
+/* Device address of a position in copy 0 or 1 of the ring. */
+static inline uint64_t cpc_log_bytenr(const struct cpc_store *store, unsigned copy,
+				      uint64_t position)
+{
+	return (store->geo.log[copy] << CPC_BLOCK_SHIFT) +
+	       position % (store->geo.log_blocks << CPC_BLOCK_SHIFT);
+}
+
 /* Batches in flight at once; more wait. */
 #define CPC_LOG_MAX_OPEN 64u
 
@@ -66,6 +74,7 @@ struct cpc_log {
 	uint64_t append_ns;   /* time of the newest append */
 
 	_Atomic uint64_t tail;		     /* position */
+	_Atomic uint64_t held;		     /* ... not given away by a scrub; UINT64_MAX: none */
 	_Atomic uint64_t reserved;	     /* bytes promised, not yet appended */
 	_Atomic uint64_t completed, durable; /* seqs */
 	_Atomic uint64_t head_copy;	     /* of head, for readers without the lock */
@@ -169,6 +178,28 @@ void cpc_log_committed(struct cpc_log *log, uint64_t seq, uint64_t position);
 /* Writes the durable mark in a record of its own if it is on the device nowhere yet and the log has
  * been quiet for 10 ms. *wait_ns: when to ask again, UINT64_MAX: not before the next append. */
 void cpc_log_mark(struct cpc_log *log, uint64_t *wait_ns);
+
+/* --- scrub (scrub.c) --- */
+
+/* A copy of a completed record that does not verify. */
+struct cpc_log_bad_copy {
+	uint64_t seq, bytenr;
+	unsigned copy;
+	const void *good; /* what must stand there; NULL: nobody knows */
+	uint32_t len;
+};
+
+struct cpc_log_scrub {
+	/* While it runs the record is neither written by others nor written over. */
+	void (*damage)(void *ctx, const struct cpc_log_bad_copy *bad);
+	void *ctx;
+	uint64_t records; /* out: looked at */
+	/* private: the next record */
+	uint64_t seq, position;
+};
+/* Looks at a batch of the records that the trees do not contain. Return: 1: there are more; 0;
+ * -ENOMEM. */
+int cpc_log_scrub(struct cpc_log *log, struct cpc_log_scrub *at);
 
 struct cpc_log_stats {
 	uint64_t size, used;

@@ -98,8 +98,7 @@ static bool entries_sane(const struct cpc_log_replay *r, const struct cpc_disk_l
 	return true;
 }
 
-/* Reads one copy of whatever record stands at a place. Return: 0, -EUCLEAN none, -EIO. */
-static int read_copy(struct cpc_log_replay *r, uint64_t position, unsigned copy)
+int cpc_log_read_copy(struct cpc_log_replay *r, uint64_t position, unsigned copy)
 {
 	struct cpc_disk_log_record *record = (void *)r->buf;
 	uint64_t bytenr = cpc_log_bytenr(r->store, copy, position);
@@ -174,7 +173,7 @@ static int look(struct cpc_log_replay *r, uint64_t seq, uint64_t position,
 
 	memset(found, 0, sizeof(*found));
 	for (unsigned copy = 0; copy < 2; copy++) {
-		int ret = read_copy(r, position, copy);
+		int ret = cpc_log_read_copy(r, position, copy);
 
 		if (!ret && names_newer_super(r))
 			return -EUCLEAN;
@@ -219,7 +218,7 @@ static int judge_beyond(struct cpc_log_replay *r, struct beyond *b, const uint8_
 	bool newer = cpc_get_le64(&record->transid) > r->store->super.transid;
 
 	if ((!ours && !newer) || !header_sane(r, record, position) ||
-	    read_copy(r, position, copy) || memcmp(r->buf, block, CPC_BLOCK_SIZE) != 0)
+	    cpc_log_read_copy(r, position, copy) || memcmp(r->buf, block, CPC_BLOCK_SIZE) != 0)
 		return 0;
 	if (newer)
 		return -EUCLEAN;
@@ -453,7 +452,7 @@ static int load_runs(struct cpc_log_replay *r, const struct cpc_log_found *found
 	const struct cpc_disk_log_record *record = (const void *)r->buf;
 	struct run_maker m = {.replay = r, .runs = runs};
 	uint32_t at = sizeof(*record);
-	int ret = read_copy(r, found->position, found->bad[0] ? 1 : 0);
+	int ret = cpc_log_read_copy(r, found->position, found->bad[0] ? 1 : 0);
 
 	if (!ret && !is_next(r, found->seq, found->position))
 		ret = -EIO; /* it was there a moment ago */
@@ -693,7 +692,7 @@ int cpc_log_claim(struct cpc_log_replay *r)
 		const struct cpc_disk_log_record *record = (const void *)r->buf;
 		uint32_t at = sizeof(*record);
 
-		ret = read_copy(r, r->found[i].position, r->found[i].bad[0] ? 1 : 0);
+		ret = cpc_log_read_copy(r, r->found[i].position, r->found[i].bad[0] ? 1 : 0);
 		for (uint32_t k = 0; !ret && k < cpc_get_le32(&record->nr_entries); k++) {
 			const struct cpc_disk_log_entry *e =
 			    next_entry(r, r->buf, r->found[i].length, &at);

@@ -31,6 +31,7 @@ struct cpc_pool {
 	uint64_t next_volume;	 /* names_lock */
 	uint64_t replay_durable; /* the log's durable mark; at open only */
 	_Atomic bool shut;
+	struct cpc_pool_scrubber *scrubber; /* made by open */
 };
 
 /* Writes the message, if one is wanted. Return: code. */
@@ -50,6 +51,10 @@ void cpc_pool_entry_free(struct cpc_pool_entry *entry);
 char *cpc_pool_copy_name(const char *name);
 /* Adds a volume that the pool contains; ctx: the pool. */
 int cpc_pool_add_found(void *ctx, const struct cpc_volume_item *item);
+
+/* scrub.c */
+struct cpc_pool_scrubber *cpc_pool_scrubber_new(void);
+void cpc_pool_scrubber_free(struct cpc_pool_scrubber *scrubber); /* NULL is allowed */
 
 /* replay.c */
 int cpc_pool_replay(struct cpc_pool *pool, struct cpc_error *err);

@@ -275,7 +275,8 @@ int cpc_pool_open_backing(struct cpc_backing *backing, const struct cpc_pool_opt
 	pool->opts = *opts;
 	cpc_mutex_init(&pool->names_lock, "names", CPC_RANK_POOL);
 	cpc_mutex_init(&pool->table_lock, "name table", CPC_RANK_LEAF);
-	ret = open_parts(pool, err);
+	pool->scrubber = cpc_pool_scrubber_new();
+	ret = pool->scrubber ? open_parts(pool, err) : cpc_pool_fail(err, -ENOMEM, "out of memory");
 	if (ret) {
 		cpc_pool_close(pool);
 		return ret;
@@ -311,6 +312,7 @@ int cpc_pool_shutdown(struct cpc_pool *pool)
 {
 	int ret = 0;
 
+	cpc_pool_scrub_stop(pool);
 	cpc_mutex_lock(&pool->names_lock);
 	if (!atomic_exchange(&pool->shut, true)) {
 		cpc_engine_refuse(pool->engine);
@@ -323,6 +325,9 @@ int cpc_pool_shutdown(struct cpc_pool *pool)
 
 void cpc_pool_close(struct cpc_pool *pool)
 {
+	if (pool->scrubber)
+		cpc_pool_scrub_stop(pool);
+	cpc_pool_scrubber_free(pool->scrubber);
 	if (pool->engine)
 		cpc_engine_destroy(pool->engine);
 	if (pool->store)

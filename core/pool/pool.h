@@ -26,6 +26,7 @@
 #define CPC_POOL_POOL_H
 
 #include "backing/backing.h"
+#include "check/scrub.h"
 #include "format/format.h"
 #include "lib/base.h"
 #include "lib/hist.h"
@@ -142,6 +143,37 @@ void cpc_pool_info(struct cpc_pool *pool, struct cpc_pool_info *info);
 /* Cheap; may be called many times. -ENOENT, -ESHUTDOWN. */
 int cpc_pool_open_volume(struct cpc_pool *pool, const char *name, struct cpc_volume **out);
 void cpc_pool_close_volume(struct cpc_pool *pool, struct cpc_volume *volume);
+
+/* --- scrub (scrub.c) ------------------------------------------------------------------------- */
+
+enum cpc_scrub_state { CPC_SCRUB_NONE, CPC_SCRUB_RUNNING, CPC_SCRUB_DONE, CPC_SCRUB_STOPPED };
+
+#define CPC_SCRUB_MAX_DAMAGE 10000u /* that is kept; more is only counted */
+
+struct cpc_scrub_status {
+	enum cpc_scrub_state state;
+	uint64_t done, total; /* blocks */
+	struct cpc_scrub_result result;
+	uint64_t nr_damage; /* kept so far */
+	int error;	    /* why it ended before the end; 0 */
+};
+
+/*
+ * Verifies every copy of everything that the pool holds and heals what has a good copy, in a
+ * thread, while clients go on; commits first. In a pool that is read-only it only reports. While
+ * one runs another start joins it. It ends with the shutdown. -ESHUTDOWN, -ENOMEM.
+ */
+int cpc_pool_scrub_start(struct cpc_pool *pool, struct cpc_error *err);
+void cpc_pool_scrub_stop(struct cpc_pool *pool); /* waits for its end */
+/* How far the running or last one is; calls `damage` for what was found, from number `from` on. */
+void cpc_pool_scrub_status(struct cpc_pool *pool, struct cpc_scrub_status *status, uint64_t from,
+			   void (*damage)(void *ctx, const struct cpc_damage *damage), void *ctx);
+/* Waits for its end, for at most `ns`. */
+void cpc_pool_scrub_wait(struct cpc_pool *pool, uint64_t ns);
+/* The same in the calling thread, without pauses; -EBUSY while the other runs. */
+int cpc_pool_scrub(struct cpc_pool *pool,
+		   void (*damage)(void *ctx, const struct cpc_damage *damage), void *ctx,
+		   struct cpc_scrub_result *result);
 
 /* --- maintenance ----------------------------------------------------------------------------- */
 

@@ -181,7 +181,9 @@ void cpc_pool_stats(struct cpc_pool *pool, void (*emit)(void *ctx, const struct 
 	counter(&out, "checksum.data_errors",
 		"Blocks of data that could not be read or did not match", s.data_errors);
 	counter(&out, "checksum.metadata_errors",
-		"Copies of nodes that could not be read or did not match", eb.errors);
+		"Copies of metadata that could not be read or did not match",
+		eb.errors + atomic_load(&store->scrub_errors));
 	counter(&out, "checksum.healed",
-		"Copies of nodes that were written again from the other one", eb.healed);
+		"Copies of metadata that were written again from the other one",
+		eb.healed + atomic_load(&store->scrub_healed));
 }

@@ -194,19 +194,24 @@ static int write_and_flush_super(struct cpc_commit *c)
 		return -ENOMEM;
 	c->super.slot = next_slot(store);
 	cpc_super_encode(disk, &c->super);
+	cpc_mutex_lock(&store->super_lock);
 	store->last_slot = c->super.slot;
 	store->burned_super = c->super_written = true;
 	ret = cpc_store_write_ring(store, 0, disk);
 	if (!ret)
 		ret = cpc_store_write_ring(store, 1, disk);
+	cpc_mutex_unlock(&store->super_lock);
 	cpc_free(disk);
 	if (!ret && !CPC_MUTANT(superblock_not_flushed))
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
 	if (!ret && failures != cpc_flush_epoch_failures(&store->fe) &&
 	    !CPC_MUTANT(superblock_spans_a_failed_flush))
 		ret = -EIO;
-	if (!ret)
+	if (!ret) {
+		cpc_mutex_lock(&store->super_lock);
 		store->burned_super = false;
+		cpc_mutex_unlock(&store->super_lock);
+	}
 	return ret ? -EIO : 0;
 }
 
@@ -294,6 +299,7 @@ static void publish(struct cpc_commit *c)
 	atomic_fetch_add(&store->pinned_blocks, c->req->pins->blocks.nr_blocks);
 	cpc_blockset_destroy(&store->burned);
 	cpc_mutex_lock(&store->lock);
+	cpc_hold_pins_locked(store, c->req->pins);
 	store->super = c->super;
 	store->used_blocks = c->super.used_blocks;
 	store->dropped_blocks += (uint64_t)c->drop_delta_blocks;

@@ -123,6 +123,10 @@ static int load_home(struct cpc_store *store, uint64_t group, const struct cpc_g
 	uint8_t *buf;
 	int ret;
 
+	if (meta->rebuilt) {
+		memcpy(bitmap, meta->rebuilt, CPC_BLOCK_SIZE);
+		return 0;
+	}
 	if (!meta->has_item) {
 		cpc_space_fresh_bitmap(&store->geo, group, bitmap);
 		return 0;
@@ -230,6 +234,10 @@ static int load_entry(struct cpc_store *store, uint64_t transid,
 		return -ENOMEM;
 	if (meta->has_item && transid < meta->generation)
 		return 0;
+	if (meta->rebuilt) {
+		meta->oldest = meta->oldest ? meta->oldest : transid;
+		return 0;
+	}
 	if (freed ? meta->used < count
 		  : cpc_geometry_group_blocks(&store->geo, block / CPC_GROUP_BLOCKS) - meta->used <
 			count)
@@ -362,6 +370,8 @@ static int load_group_item(struct cpc_store *store, uint64_t group, const void *
 	meta->home = disk->home;
 	meta->csum = cpc_get_le32(&disk->csum);
 	meta->generation = cpc_get_le64(&disk->generation);
+	if (meta->rebuilt)
+		return 0;
 	meta->used = cpc_get_le32(&disk->used);
 	return meta->used <= cpc_geometry_group_blocks(&store->geo, group) ? 0 : -EUCLEAN;
 }
@@ -381,6 +391,42 @@ static int load_group_items(struct cpc_store *store)
 	}
 	cpc_cursor_release(&c);
 	return ret;
+}
+
+static uint64_t popcount(const uint8_t *bitmap)
+{
+	const uint64_t *words = (const uint64_t *)(const void *)bitmap;
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < CPC_BLOCK_SIZE / 8; i++)
+		sum += (uint64_t)__builtin_popcountll(words[i]);
+	return sum;
+}
+
+/* Bits set in a bitmap, those beyond the pool's end not counted. */
+static uint64_t count_used(const struct cpc_store *store, uint64_t group, const uint8_t *bitmap)
+{
+	return popcount(bitmap) -
+	       (CPC_GROUP_BLOCKS - cpc_geometry_group_blocks(&store->geo, group));
+}
+
+/* Groups whose bitmaps come from a walk of the trees: neither home nor free log is asked. */
+static int take_rebuilt(struct cpc_store *store)
+{
+	const struct cpc_rebuilt *rebuilt = store->rebuilt;
+
+	for (size_t i = 0; rebuilt && i < rebuilt->nr; i++) {
+		const struct cpc_rebuilt_group *g = &rebuilt->groups[i];
+		struct cpc_group_meta *meta = group_meta(store, g->group);
+
+		if (!meta)
+			return -ENOMEM;
+		meta->rebuilt = g->bitmap;
+		meta->used = (uint32_t)count_used(store, g->group, g->bitmap);
+	}
+	if (rebuilt && rebuilt->free_log_lost)
+		memset(&store->super.free_log, 0, sizeof(store->super.free_log));
+	return 0;
 }
 
 /* Tells core/space how full each group is. Return: blocks in use in all of them. */
@@ -407,7 +453,9 @@ int cpc_free_space_load(struct cpc_store *store)
 	if (!store->groups)
 		return -ENOMEM;
 	memset(store->groups, 0, store->geo.nr_groups * sizeof(*store->groups));
-	ret = load_group_items(store);
+	ret = take_rebuilt(store);
+	if (!ret)
+		ret = load_group_items(store);
 	if (!ret)
 		ret = walk_free_log(store, false);
 	if (ret)
@@ -473,16 +521,6 @@ static int put_group_item(struct cpc_commit *c, const struct cpc_fold *fold)
 				sizeof(disk));
 }
 
-static uint64_t popcount(const uint8_t *bitmap)
-{
-	const uint64_t *words = (const uint64_t *)(const void *)bitmap;
-	uint64_t sum = 0;
-
-	for (unsigned i = 0; i < CPC_BLOCK_SIZE / 8; i++)
-		sum += (uint64_t)__builtin_popcountll(words[i]);
-	return sum;
-}
-
 static int fold_group(struct cpc_commit *c, uint64_t group, uint8_t *bitmap)
 {
 	struct cpc_group_meta *meta = group_meta(c->store, group);
@@ -498,8 +536,7 @@ static int fold_group(struct cpc_commit *c, uint64_t group, uint8_t *bitmap)
 	apply_phase(c, group, bitmap);
 	fold->group = group;
 	fold->home = meta->has_item ? !meta->home != CPC_MUTANT(current_bitmap_overwritten) : 0;
-	fold->used = popcount(bitmap) -
-		     (CPC_GROUP_BLOCKS - cpc_geometry_group_blocks(&c->store->geo, group));
+	fold->used = count_used(c->store, group, bitmap);
 	fold->csum = cpc_bitmap_csum(c->store->uuid, group, c->transid, bitmap);
 	ret = write_home(c, fold, bitmap);
 	if (!ret)
@@ -531,6 +568,8 @@ static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, ui
 	const struct cpc_group_meta *meta = c->store->groups[group];
 	uint32_t entries = meta ? meta->nr_pending : 0;
 
+	if (meta && meta->rebuilt)
+		return true;
 	if (meta && meta->oldest == oldest && *left) {
 		--*left;
 		return true;
@@ -538,20 +577,26 @@ static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, ui
 	return entries + new_entries(c, group) > FOLD_ENTRIES;
 }
 
-/* Rule: while a burned superblock may name either home, neither is written. */
-static bool fold_allowed(const struct cpc_store *store)
+/* Rule: while a burned superblock may name either home, neither is written; nor is one that a held
+ * superblock names. */
+static bool fold_allowed(struct cpc_store *store)
 {
-	return !store->burned_super || CPC_MUTANT(bitmaps_folded_while_burned);
+	return (!store->burned_super || CPC_MUTANT(bitmaps_folded_while_burned)) &&
+	       !cpc_store_held(store);
 }
 
 /*
  * Groups that a commit folds at most: what its changes pay for, twice, so that the log does not
  * grow. Without a bound random changes to the whole pool would fill up the shares of all groups at
- * about the same time, and one commit in many would write every bitmap there is.
+ * about the same time, and one commit in many would write every bitmap there is. What a repair has
+ * rebuilt is all folded by its one commit.
  */
 static uint64_t fold_budget(const struct cpc_commit *c)
 {
 	uint64_t entries = 0;
+
+	if (c->store->rebuilt)
+		return c->store->geo.nr_groups;
 
 	for (uint64_t g = 0; g < c->store->geo.nr_groups; g++)
 		entries += new_entries(c, g);
@@ -855,6 +900,7 @@ static void publish_folds(struct cpc_commit *c)
 		meta->oldest = 0;
 		meta->nr_pending = meta->nr_unapplied = meta->cap_unapplied = 0;
 		meta->unapplied = NULL;
+		meta->rebuilt = NULL;
 		cpc_mutex_unlock(&c->store->lock);
 		cpc_free(applied);
 		cpc_space_set_dirty(c->store->space, fold->group, false);

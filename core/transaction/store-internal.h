@@ -18,6 +18,7 @@ struct cpc_group_meta {
 	 */
 	struct cpc_disk_free_entry *unapplied;
 	uint32_t nr_unapplied, cap_unapplied;
+	const uint8_t *rebuilt; /* the bitmap, until the group is folded; borrowed */
 };
 
 /* The free log holds changes of `transid` from key `first` on. */
@@ -96,6 +97,11 @@ int cpc_store_read_node(struct cpc_store *store, const struct cpc_node_ptr *ptr,
 
 /* commit.c: writes a superblock into its slot of one ring. 4096-aligned. */
 int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cpc_disk_super *disk);
+
+/* hold.c: a commit is published (lock is held): its pins stay while a hold stands. */
+void cpc_hold_pins_locked(struct cpc_store *store, struct cpc_pins *pins);
+/* hold.c: whether the newest durable state is held. */
+bool cpc_store_held(struct cpc_store *store);
 
 /* drop.c */
 int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, uint64_t owner);

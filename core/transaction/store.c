@@ -268,9 +268,10 @@ static int load(struct cpc_store *store, size_t node_bytes, const char **why)
 	return cpc_drop_load(store);
 }
 
-int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,
-		   void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
-		   const char **why)
+static int open_store(struct cpc_backing *backing, bool read_only,
+		      const struct cpc_rebuilt *rebuilt, size_t node_bytes,
+		      void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
+		      const char **why)
 {
 	struct cpc_store *store = cpc_zalloc(sizeof(*store));
 	int ret;
@@ -280,7 +281,9 @@ int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_byte
 		return -ENOMEM;
 	store->backing = backing;
 	store->read_only = read_only;
+	store->rebuilt = rebuilt;
 	cpc_mutex_init(&store->lock, "store", CPC_RANK_LEAF);
+	cpc_mutex_init(&store->super_lock, "superblocks", CPC_RANK_SUPER);
 	cpc_flush_epoch_init(&store->fe, backing, on_broken, ctx);
 	ret = cpc_super_find(backing, &store->super, why);
 	if (!ret && !read_only && store->super.compat_ro & ~CPC_COMPAT_RO_KNOWN) {
@@ -309,6 +312,19 @@ int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_byte
 	return 0;
 }
 
+int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_bytes,
+		   void (*on_broken)(void *ctx), void *ctx, struct cpc_store **out,
+		   const char **why)
+{
+	return open_store(backing, read_only, NULL, node_bytes, on_broken, ctx, out, why);
+}
+
+int cpc_store_open_rebuilt(struct cpc_backing *backing, const struct cpc_rebuilt *rebuilt,
+			   size_t node_bytes, struct cpc_store **out, const char **why)
+{
+	return open_store(backing, false, rebuilt, node_bytes, NULL, NULL, out, why);
+}
+
 void cpc_store_close(struct cpc_store *store)
 {
 	if (store->ebc)
@@ -319,6 +335,7 @@ void cpc_store_close(struct cpc_store *store)
 	cpc_blockset_destroy(&store->burned);
 	cpc_flush_epoch_destroy(&store->fe);
 	cpc_mutex_destroy(&store->lock);
+	cpc_mutex_destroy(&store->super_lock);
 	cpc_free(store);
 }
 

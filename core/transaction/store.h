@@ -59,6 +59,7 @@ struct cpc_volume_item {
 
 struct cpc_group_meta;
 struct cpc_free_tail;
+struct cpc_store_hold;
 
 struct cpc_store {
 	struct cpc_backing *backing;
@@ -71,11 +72,13 @@ struct cpc_store {
 	uint64_t nonce; /* of this open */
 
 	struct cpc_mutex lock;
-	struct cpc_super super;	 /* newest durable; lock, written by commit */
-	uint64_t used_blocks;	 /* in all bitmaps; super.used_blocks if that was right; lock */
-	uint64_t dropped_blocks; /* under the drop list, lock */
-	uint64_t nr_drops;	 /* lock */
+	struct cpc_super super;	     /* newest durable; lock, written by commit */
+	uint64_t used_blocks;	     /* in all bitmaps; super.used_blocks if that was right; lock */
+	uint64_t dropped_blocks;     /* under the drop list, lock */
+	uint64_t nr_drops;	     /* lock */
+	struct cpc_store_hold *hold; /* NULL: none; lock */
 	_Atomic uint64_t pinned_blocks;
+	struct cpc_mutex super_lock; /* CPC_RANK_SUPER: slots of both rings */
 
 	/* commit only */
 	uint64_t last_transid;
@@ -86,9 +89,11 @@ struct cpc_store {
 	struct cpc_free_tail *tails;	/* first free-log key of each unfolded transid */
 	uint64_t fold_from;		/* group where the next commit begins to look for folds */
 	size_t nr_tails, cap_tails;
+	const struct cpc_rebuilt *rebuilt; /* at open only */
 
 	/* counters */
 	_Atomic uint64_t commits, commit_failures;
+	_Atomic uint64_t scrub_errors, scrub_healed; /* copies of metadata */
 	struct cpc_hist commit_us;
 };
 
@@ -97,6 +102,7 @@ struct cpc_pins {
 	struct cpc_store *store;
 	_Atomic uint32_t refs;
 	struct cpc_blockset blocks;
+	struct cpc_pins *next_held; /* of a cpc_store_hold; store->lock */
 };
 
 /* --- life --- */
@@ -122,6 +128,30 @@ int cpc_store_open(struct cpc_backing *backing, bool read_only, size_t node_byte
  */
 int cpc_store_settle(struct cpc_store *store);
 void cpc_store_close(struct cpc_store *store);
+
+/* What a walk of all trees has found to be in use, to take the place of bitmaps and free log. */
+struct cpc_rebuilt {
+	bool
+	    free_log_lost; /* the tree cannot be read; every group that has blocks in use is here */
+	size_t nr;
+	struct cpc_rebuilt_group {
+		uint64_t group;
+		uint8_t *bitmap; /* as a fold writes it: CPC_BLOCK_SIZE bytes */
+	} * groups;		 /* ascending */
+};
+/* Opens for writing; the first commit folds these groups. `rebuilt` lives as long as the store. */
+int cpc_store_open_rebuilt(struct cpc_backing *backing, const struct cpc_rebuilt *rebuilt,
+			   size_t node_bytes, struct cpc_store **out, const char **why);
+
+/*
+ * Looks on the whole device for the ring that ends a pool which is smaller than its device, for
+ * when ring 0 is lost. From the end: behind the pool's end stands nothing that a client has
+ * written, before it may stand anything. Progress in blocks; may be NULL.
+ * Return: 0; -EINVAL there is none; -EUCLEAN the one nearest to the end, or what is left of ring 0,
+ * does not fit; -EIO, -ENOMEM.
+ */
+int cpc_super_scan(struct cpc_backing *backing, struct cpc_super *super,
+		   void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx);
 
 /* Calls fn for each volume in order of id. What fn returns other than 0 ends the walk. */
 int cpc_store_for_each_volume(struct cpc_store *store,
@@ -179,6 +209,21 @@ struct cpc_pins *cpc_pins_get(struct cpc_pins *pins);
 /* Adds blocks that are busy and not in use as of the last commit. */
 int cpc_pins_add(struct cpc_pins *pins, uint64_t block, uint64_t nr);
 void cpc_pins_put(struct cpc_pins *pins); /* NULL is allowed */
+
+/* --- holding a committed state (hold.c) --- */
+
+/*
+ * Keeps all that the newest durable superblock names as it is, while commits go on: what they free
+ * is not released, and no home of a bitmap that it names is rewritten. So who reads the committed
+ * state beside commits sees no block in its next life, and may write a copy over another.
+ * To be short, for it costs space and lets the free log grow. One at a time (asserted).
+ */
+struct cpc_store_hold {
+	struct cpc_super super;
+	struct cpc_pins *pins; /* of commits since; store->lock */
+};
+void cpc_store_hold(struct cpc_store *store, struct cpc_store_hold *hold);
+void cpc_store_unhold(struct cpc_store *store, struct cpc_store_hold *hold);
 
 /* Nodes and blocks of metadata of the committed state, for reservations: whole trees. */
 struct cpc_store_info {

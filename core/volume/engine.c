@@ -450,3 +450,8 @@ void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *s)
 	cpc_hist_summary(&e->clear_ns, &s->clear_ns);
 	cpc_hist_summary(&e->set_ns, &s->set_ns);
 }
+
+struct cpc_log *cpc_engine_log(struct cpc_engine *e)
+{
+	return e->log;
+}

@@ -109,6 +109,9 @@ void cpc_engine_get_item(struct cpc_volume *vol, struct cpc_volume_item *item);
 uint64_t cpc_engine_volume_used(struct cpc_volume *vol);
 void cpc_engine_set_next_volume(struct cpc_engine *e, uint64_t id);
 
+/* NULL: read-only, or not started. */
+struct cpc_log *cpc_engine_log(struct cpc_engine *e);
+
 /* --- counters --- */
 struct cpc_engine_stats {
 	uint64_t reads, writes, bytes_written, trims, zeroes, flushes, fua_writes;

@@ -1,54 +1,47 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cli/cli.h"
 
-#include <unistd.h>
-
 #include "backing/backing.h"
 #include "check/check.h"
 
-#define BAR_WIDTH 40
-
-struct progress {
-	bool shown;
-	bool json;
-	int last; /* per mille, to draw only what changed */
+struct check_run {
+	struct cpc_cli_progress progress;
+	const char *pool;
+	bool data, json, repair;
+	struct json_object *damage; /* told by repair; for JSON */
 };
-
-static void draw_bar(void *ctx, uint64_t done, uint64_t total)
-{
-	struct progress *p = ctx;
-	int mille = total ? (int)((double)done * 1000.0 / (double)total) : 0;
-	int filled;
-
-	if (mille > 1000)
-		mille = 1000;
-	if (p->shown && mille == p->last)
-		return;
-	p->shown = true;
-	p->last = mille;
-	filled = mille * BAR_WIDTH / 1000;
-	fprintf(stderr, "\r[%.*s%*s] %3d.%d%%", filled, "########################################",
-		BAR_WIDTH - filled, "", mille / 10, mille % 10);
-	fflush(stderr);
-}
-
-static void clear_bar(struct progress *p)
-{
-	if (p->shown)
-		fprintf(stderr, "\r%*s\r", BAR_WIDTH + 12, "");
-	p->shown = false;
-}
 
 /* Findings go to stdout, or to stderr beside JSON. */
 static void report(void *ctx, const char *line)
 {
-	struct progress *p = ctx;
+	struct check_run *run = ctx;
+	char text[640];
 
-	clear_bar(p);
-	fprintf(p->json ? stderr : stdout, "%s\n", line);
+	snprintf(text, sizeof(text), run->repair ? "%s: not repaired" : "%s", line);
+	cpc_cli_progress_line(&run->progress, run->json, text);
 }
 
-static int print_json(const struct cpc_check_result *r)
+static void damage(void *ctx, const struct cpc_damage *d)
+{
+	struct check_run *run = ctx;
+	struct json_object *o = json_object_new_object();
+	char line[CPC_DAMAGE_LINE];
+
+	cpc_damage_line(d, line);
+	cpc_cli_progress_line(&run->progress, run->json, line);
+	if (!o)
+		return;
+	json_object_object_add(o, "kind", json_object_new_string(cpc_damage_kind_name(d->kind)));
+	json_object_object_add(o, "bytenr", json_object_new_uint64(d->bytenr));
+	json_object_object_add(o, "where", json_object_new_string(d->where));
+	json_object_object_add(o, "what", json_object_new_string(d->what));
+	json_object_object_add(o, "action", json_object_new_string(d->action));
+	json_object_object_add(o, "repaired", json_object_new_boolean(d->repaired));
+	json_object_array_add(run->damage, o);
+}
+
+static int print_json(const struct check_run *run, const struct cpc_check_result *r,
+		      uint64_t repaired)
 {
 	struct json_object *o = json_object_new_object();
 	int ret;
@@ -64,6 +57,10 @@ static int print_json(const struct cpc_check_result *r)
 	json_object_object_add(o, "data_bad", json_object_new_uint64(r->data_bad));
 	json_object_object_add(o, "supers_bad", json_object_new_uint64(r->supers_bad));
 	json_object_object_add(o, "leaked_blocks", json_object_new_uint64(r->leaked_blocks));
+	if (run->repair) {
+		json_object_object_add(o, "repaired", json_object_new_uint64(repaired));
+		json_object_object_add(o, "damage", json_object_get(run->damage));
+	}
 	ret = cpc_cli_print_json(o);
 	json_object_put(o);
 	return ret;
@@ -86,44 +83,55 @@ static int print_result(const char *pool, const struct cpc_check_result *r)
 static int say_failure(const char *pool, int ret)
 {
 	if (ret == -EINVAL)
-		return cpc_cli_fail("%s: there is no Coppice pool", pool);
+		return cpc_cli_fail("%s: there is no Coppice pool; if there was one, `coppice "
+				    "check --repair` looks for its second ring of superblocks",
+				    pool);
 	if (ret == -ENOTSUP)
 		return cpc_cli_fail("%s: the pool's format is newer than this program", pool);
 	return cpc_cli_fail("%s: check: %s", pool, strerror(-ret));
 }
 
-static int check_backing(const char *pool, struct cpc_backing *backing, bool data, bool json)
+static int check_backing(struct check_run *run, struct cpc_backing *backing)
 {
-	struct progress p = {.json = json};
-	struct cpc_check_options options = {
-	    .data = data,
-	    .progress = isatty(STDERR_FILENO) ? draw_bar : NULL,
-	    .report = report,
-	    .ctx = &p,
+	struct cpc_repair_options options = {
+	    .check =
+		{
+		    .data = run->data,
+		    .progress = cpc_cli_progress_fn(),
+		    .report = report,
+		    .ctx = run,
+		},
+	    .damage = damage,
 	};
-	struct cpc_check_result result = {0};
-	int ret = cpc_check(backing, &options, &result);
+	struct cpc_repair_result result = {.repaired = 0};
+	int ret = run->repair ? cpc_repair(backing, &options, &result)
+			      : cpc_check(backing, &options.check, &result.after);
 
-	clear_bar(&p);
+	cpc_cli_progress_clear(&run->progress);
 	if (ret == -EUCLEAN) {
-		cpc_cli_fail("%s: no superblock is good, or the device is smaller than the pool",
-			     pool);
+		cpc_cli_fail("%s: no superblock is good, or the device is smaller than the pool%s",
+			     run->pool,
+			     run->repair ? "" : "; `coppice check --repair` searches the device");
 		return CPC_EXIT_DAMAGED;
 	}
 	if (ret)
-		return say_failure(pool, ret);
-	ret = json ? print_json(&result) : print_result(pool, &result);
-	if (ret == CPC_EXIT_OK && result.errors)
+		return say_failure(run->pool, ret);
+	if (run->repair && !run->json)
+		printf("%s: %ju repaired\n", run->pool, (uintmax_t)result.repaired);
+	ret = run->json ? print_json(run, &result.after, result.repaired)
+			: print_result(run->pool, &result.after);
+	if (ret == CPC_EXIT_OK && result.after.errors)
 		ret = CPC_EXIT_DAMAGED;
 	return ret;
 }
 
 static int run(int argc, char **argv)
 {
-	bool data = false, json = false;
+	struct check_run r = {.pool = NULL};
 	const struct cpc_cli_option options[] = {
-	    {"--data", &data, NULL},
-	    {"--json", &json, NULL},
+	    {"--data", &r.data, NULL},
+	    {"--json", &r.json, NULL},
+	    {"--repair", &r.repair, NULL},
 	    {.name = NULL},
 	};
 	struct cpc_backing *backing;
@@ -133,24 +141,36 @@ static int run(int argc, char **argv)
 
 	if (ret >= 0)
 		return ret;
-	ret = cpc_backing_open_file(args.positional[0], CPC_BACKING_READONLY, CPC_DIRECT_AUTO,
+	r.pool = args.positional[0];
+	r.damage = json_object_new_array();
+	if (!r.damage)
+		return cpc_cli_fail("out of memory");
+	ret = cpc_backing_open_file(r.pool, r.repair ? 0 : CPC_BACKING_READONLY, CPC_DIRECT_AUTO,
 				    &backing, err, sizeof(err));
-	if (ret == -EBUSY)
-		return cpc_cli_fail("%s; check is offline, stop that process first", err);
-	if (ret)
-		return cpc_cli_fail("%s", err[0] ? err : strerror(-ret));
-	ret = check_backing(args.positional[0], backing, data, json);
-	cpc_backing_close(backing);
+	if (ret == 0) {
+		ret = check_backing(&r, backing);
+		cpc_backing_close(backing);
+	} else if (ret == -EBUSY) {
+		ret = cpc_cli_fail("%s; check is offline, stop that process first, or use "
+				   "`coppice scrub`",
+				   err);
+	} else {
+		ret = cpc_cli_fail("%s", err[0] ? err : strerror(-ret));
+	}
+	json_object_put(r.damage);
 	return ret;
 }
 
 const struct cpc_cli_verb cpc_cli_check = {
     .name = "check",
-    .synopsis = "POOL [--data] [--json]",
+    .synopsis = "POOL [--data] [--repair] [--json]",
     .summary = "verify a pool that nobody has open",
-    .help = "  --data  also read and verify every data block\n"
-	    "  --json  the result as one object; findings go to stderr\n"
-	    "Reads superblocks, every node and mapping, and compares space. Writes nothing.\n"
-	    "Exit code 3 when something is damaged.\n",
+    .help = "  --data    also read and verify every data block\n"
+	    "  --repair  then write what there is a good source for: one copy from the other,\n"
+	    "            bitmaps from the trees, a lost ring of superblocks\n"
+	    "  --json    the result as one object; findings go to stderr\n"
+	    "Reads superblocks, every node and mapping, and compares space. Without --repair it\n"
+	    "writes nothing.\n"
+	    "Exit code 3 when something is damaged, or still is after the repair.\n",
     .run = run,
 };

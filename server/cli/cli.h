@@ -3,7 +3,7 @@
  * cli: the coppice command. main.c finds the verb, one file a verb does it, args.c reads options,
  * session.c gets a request answered by whoever has the pool, render.c prints answers.
  *
- * Exit codes: 0 done, 1 failed, 2 usage, 3 the pool is damaged (check).
+ * Exit codes: 0 done, 1 failed, 2 usage, 3 the pool is damaged (check, scrub).
  *
  * Invariants
  *  1. A verb that fails prints one line on stderr that begins with "coppice: " (cpc_cli_fail()).
@@ -31,7 +31,8 @@ struct cpc_cli_verb {
 };
 
 extern const struct cpc_cli_verb cpc_cli_format, cpc_cli_create, cpc_cli_list, cpc_cli_info,
-    cpc_cli_rename, cpc_cli_delete, cpc_cli_resize, cpc_cli_check, cpc_cli_stats, cpc_cli_dump;
+    cpc_cli_rename, cpc_cli_delete, cpc_cli_resize, cpc_cli_check, cpc_cli_scrub, cpc_cli_stats,
+    cpc_cli_dump;
 
 /* Print the error line. Return CPC_EXIT_FAILED and CPC_EXIT_USAGE. */
 int cpc_cli_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -74,6 +75,9 @@ struct cpc_cli_session {
 	const char *pool;
 	const char *control; /* --control, or NULL */
 	bool writes;	     /* opens the pool for writing if nobody has it */
+	/* While a verb takes its time in this process; may be NULL. */
+	void (*progress)(void *ctx, uint64_t done, uint64_t total);
+	void *progress_ctx;
 };
 
 /*
@@ -97,6 +101,20 @@ struct json_object *cpc_cli_add(struct json_object *args, const char *key, const
  * Return: 0; -ENOENT, -ECONNREFUSED, -EACCES: nobody there; another errno: broken conversation.
  */
 int cpc_cli_ask(const char *path, struct json_object *request, struct json_object **reply);
+
+/* --- progress.c ---------------------------------------------------------------------------- */
+
+/* A bar on stderr, if that is a terminal, and lines that do not run into it. */
+struct cpc_cli_progress {
+	bool shown;
+	int last; /* per mille, to draw only what changed */
+};
+
+/* NULL where nobody would see it; ctx is a struct cpc_cli_progress. */
+void (*cpc_cli_progress_fn(void))(void *ctx, uint64_t done, uint64_t total);
+void cpc_cli_progress_clear(struct cpc_cli_progress *p);
+/* Prints a line to stdout, or to stderr beside JSON. */
+void cpc_cli_progress_line(struct cpc_cli_progress *p, bool json, const char *line);
 
 /* --- render.c ------------------------------------------------------------------------------ */
 

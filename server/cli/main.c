@@ -6,8 +6,9 @@
 #include "lib/log.h"
 
 static const struct cpc_cli_verb *const verbs[] = {
-    &cpc_cli_format, &cpc_cli_create, &cpc_cli_list,  &cpc_cli_info,  &cpc_cli_rename,
-    &cpc_cli_delete, &cpc_cli_resize, &cpc_cli_check, &cpc_cli_stats, &cpc_cli_dump,
+    &cpc_cli_format, &cpc_cli_create, &cpc_cli_list,   &cpc_cli_info,
+    &cpc_cli_rename, &cpc_cli_delete, &cpc_cli_resize, &cpc_cli_check,
+    &cpc_cli_scrub,  &cpc_cli_stats,  &cpc_cli_dump,
 };
 
 static void help_all(FILE *out)

@@ -57,6 +57,8 @@ static int run_here(const struct cpc_cli_session *session, struct cpc_pool *pool
 	if (ret == 0)
 		ret = cpc_verbs_init(&verbs, pool, session->pool, false);
 	if (ret == 0) {
+		verbs.progress = session->progress;
+		verbs.progress_ctx = session->progress_ctx;
 		*reply = cpc_verbs_run(&verbs, request);
 		ret = *reply ? 0 : -ENOMEM;
 		ret2 = cpc_pool_shutdown(pool);

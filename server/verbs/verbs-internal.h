@@ -7,6 +7,7 @@
 #include "verbs/verbs.h"
 
 struct json_object *cpc_verb_stats(const struct cpc_verbs *verbs, struct json_object *args);
+struct json_object *cpc_verb_scrub(const struct cpc_verbs *verbs, struct json_object *args);
 struct json_object *cpc_verb_metrics(const struct cpc_verbs *verbs, struct json_object *args);
 
 #endif

@@ -211,6 +211,7 @@ static const struct verb verb_table[] = {
      {{"name", ARG_STRING, false}, {"size", ARG_SIZE, false}, {"shrink", ARG_BOOL, true}}},
     {"stats", true, cpc_verb_stats, {{.name = NULL}}},
     {"metrics", true, cpc_verb_metrics, {{.name = NULL}}},
+    {"scrub", true, cpc_verb_scrub, {{"start", ARG_BOOL, true}, {"from", ARG_SIZE, true}}},
     {"check", true, run_offline, {{.name = NULL}}},
     {"dump", true, run_offline, {{.name = NULL}}},
 };
@@ -322,6 +323,7 @@ int cpc_verbs_init(struct cpc_verbs *verbs, struct cpc_pool *pool, const char *p
 	cpc_pool_info(pool, &info);
 	verbs->pool = pool;
 	verbs->online = online;
+	verbs->progress = NULL;
 	memcpy(verbs->uuid, info.uuid_text, sizeof(verbs->uuid));
 	return cpc_pool_id_get(path, &verbs->id);
 }

@@ -16,6 +16,7 @@
  *	resize	name, size, [shrink]	-
  *	stats				"stats":{"client.reads":1, "flush_us":{"count":...}, ...}
  *	metrics				"text":"..." for Prometheus
+ *	scrub	[start], [from]		"scrub":{"state":"running", "done":1, "damage":[...], ...}
  *	check, dump			always refused: they are offline verbs
  *
  * Invariants
@@ -40,6 +41,9 @@ struct cpc_verbs {
 	struct cpc_pool_id id;
 	char uuid[37];
 	bool online; /* a server; `info` says its pid */
+	/* Offline, where nobody can ask again: called while a verb takes its time; may be NULL. */
+	void (*progress)(void *ctx, uint64_t done, uint64_t total);
+	void *progress_ctx;
 };
 
 /* `path` is what the pool was opened by. */
