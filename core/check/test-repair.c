@@ -342,8 +342,8 @@ static void pieces_of_another_pool_in_ring_0_refuse_the_search(void **state)
 
 static void spoil(struct test_pool *p, const struct places *at)
 {
-	for (size_t i = 0; i < at->nr; i += 3)
-		cpc_powercut_flip(p->pc, at->node[i][i / 3 % 2] + 70, 3);
+	for (size_t i = 0; i < at->nr; i++)
+		cpc_powercut_flip(p->pc, at->node[i][i % 2] + 70, 3);
 	cpc_powercut_flip(p->pc, at->home[0], 0);
 	cpc_powercut_flip(p->pc, at->home[1], 0);
 	cpc_powercut_flip(p->pc, cpc_geometry_super(&p->store->geo, 1, p->store->super.slot), 1);
@@ -397,7 +397,7 @@ static void a_power_cut_in_a_repair_makes_nothing_worse(void **state)
 		}
 		cpc_powercut_saved_free(cut);
 	}
-	assert_true(instants > 10);
+	assert_true(instants > at.nr);
 	print_message("  %u instants, %u states\n", instants, states);
 	cpc_powercut_saved_free(spoilt);
 	end_clean(&p);
