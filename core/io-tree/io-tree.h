@@ -67,8 +67,7 @@ enum cpc_io_bits {
 	CPC_IO_LOCKED = 1 << 0,	   /* a request owns it */
 	CPC_IO_DELALLOC = 1 << 1,  /* dirty in memory, space charged, no block yet */
 	CPC_IO_WRITEBACK = 1 << 2, /* being written to the backing */
-	CPC_IO_ZEROED = 1 << 3,	   /* to be zeroed: the volume's spare bit */
-	CPC_IO_ALL = (1 << 4) - 1,
+	CPC_IO_ALL = (1 << 3) - 1,
 };
 
 /* How cpc_io_tree_test() is meant; never a state bit. */

@@ -261,7 +261,7 @@ static void do_change(struct model *m, unsigned kind)
 
 static unsigned pick_bits(void)
 {
-	return 2 * (1 + (unsigned)rnd(7)); /* any but LOCKED */
+	return 2 * (1 + (unsigned)rnd(CPC_IO_ALL / 2)); /* any but LOCKED */
 }
 
 static void op_set(struct model *m)
