@@ -63,7 +63,7 @@ static void make_volume(struct rig *r)
 
 void rig_make(struct rig *r)
 {
-	struct cpc_format_options fo = {.nodesize = 4096};
+	struct cpc_format_options fo = {.nodesize = 4096, .log_size = r->log_size};
 	struct cpc_backing *backing;
 	struct cpc_error err;
 

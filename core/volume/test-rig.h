@@ -20,6 +20,7 @@
 
 struct rig {
 	uint64_t pool_size, volume_size;
+	uint64_t log_size;     /* 0: the default for the pool */
 	uint64_t cache, dirty; /* 0: 4 MiB, half of it */
 	bool threads;
 	/* puts something in front of the device at each opening; NULL: nothing */
