@@ -238,6 +238,67 @@ static void flushes_do_not_wait_for_a_commit(void **state)
 	}
 }
 
+struct committer {
+	struct fixture *f;
+	_Atomic bool stop;
+	unsigned failed;
+};
+
+/* Each commit fails somewhere else: at a node, at a superblock, at one of its flushes. */
+static void *run_failing_commits(void *arg)
+{
+	static const unsigned causes[] = {CPC_CAUSE_METADATA, CPC_CAUSE_SUPER};
+	struct committer *c = arg;
+
+	for (unsigned i = 0; !atomic_load(&c->stop); i++) {
+		struct cpc_powercut_fault fault = {.op = CPC_POWERCUT_WRITE,
+						   .cause_mask = 1u << causes[i % 2],
+						   .nth = 1 + i / 2 % 3,
+						   .error = -EIO};
+
+		cpc_powercut_add_fault(c->f->pc, &fault);
+		c->failed += cpc_pool_commit(c->f->pool) != 0;
+		cpc_powercut_clear_faults(c->f->pc);
+		/* three in a row would end the pool */
+		if (i % 2)
+			cpc_pool_commit(c->f->pool);
+	}
+	return NULL;
+}
+
+static void commits_that_fail_beside_flushes_harm_none(void **state)
+{
+	uint32_t value[NR_VOLUMES][NR_BLOCKS] = {{0}};
+	struct cpc_volume *vol[NR_VOLUMES];
+	struct committer c = {0};
+	struct fixture f;
+	pthread_t thread;
+
+	/* the ring has room for all of it: no write needs a commit */
+	make(&f, 64 * MIB, 8 * MIB, 8 * MIB);
+	create(&f, "a", MIB);
+	create(&f, "b", MIB);
+	create(&f, "c", MIB);
+	open_all(&f, vol);
+	c.f = &f;
+	assert_int_equal(cpc_thread_start(&thread, "commit", run_failing_commits, &c), 0);
+	flush_all(&f, vol, 500, value);
+	atomic_store(&c.stop, true);
+	pthread_join(thread, NULL);
+	assert_true(c.failed > 0);
+	compare_all(vol, value);
+	for (unsigned v = 0; v < NR_VOLUMES; v++)
+		cpc_pool_close_volume(f.pool, vol[v]);
+	cpc_pool_close(f.pool);
+	cut_power(&f, CPC_FATE_LOST);
+	open_pool(&f);
+	open_all(&f, vol);
+	compare_all(vol, value);
+	for (unsigned v = 0; v < NR_VOLUMES; v++)
+		cpc_pool_close_volume(f.pool, vol[v]);
+	finish(&f);
+}
+
 /* --- a full pool --- */
 
 /* Takes all room that ordinary writes may have. */
@@ -938,6 +999,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(flushes_do_not_wait_for_a_commit),
+	    cmocka_unit_test(commits_that_fail_beside_flushes_harm_none),
 	    cmocka_unit_test(a_full_pool_takes_flushes_without_end),
 	    cmocka_unit_test(what_a_merge_drops_is_kept_for_a_crash),
 	    cmocka_unit_test(every_order_of_changes_survives_a_cut_at_any_write),
