@@ -4,8 +4,9 @@
  *
  *   hostile [--target NAME] [--seed N] [--count N] [--seconds N] [--json] [FILE...]
  *
- * Replays the files, whose names begin with their target's (pool-...), or makes --count random
- * inputs, or as many as there is time for, for one target or for all in turn. An input that takes
+ * Replays files, one input each, or one a line in hexadecimal digits (corpus/pool.hex; the name is
+ * the target's); or makes --count random inputs, or as many as there is time for, for one target or
+ * for all in turn. An input that takes
  * more than 2 seconds of processor time, 10 with a sanitizer, is a failure. What fails is kept in
  * the file hostile-failure-TARGET of the working directory, which can be given as FILE.
  */
@@ -120,23 +121,54 @@ static void run_random(const struct target *t)
 	run(t);
 }
 
-static void run_file(const char *path)
+/* The target that a file's name names: pool.hex, hostile-failure-pool. */
+static const struct target *target_of(const char *path)
 {
 	char copy[4096], *name;
-	FILE *f = fopen(path, "rb");
 
 	snprintf(copy, sizeof(copy), "%s", path);
 	name = basename(copy);
 	if (strncmp(name, "hostile-failure-", 16) == 0)
 		name += 16;
-	name[strcspn(name, "-")] = '\0';
-	if (!f || !target_find(name)) {
+	name[strcspn(name, ".")] = '\0';
+	return target_find(name);
+}
+
+/* A line of the corpus: hexadecimal digits. */
+static void run_line(const struct target *t, const char *line)
+{
+	unsigned byte;
+
+	for (current_len = 0; current_len < sizeof(current) && sscanf(line, "%2x", &byte) == 1;
+	     line += 2)
+		current[current_len++] = (uint8_t)byte;
+	run(t);
+}
+
+/* Return: inputs. */
+static uint64_t run_file(const char *path)
+{
+	const struct target *t = target_of(path);
+	size_t len = strlen(path), cap = 0;
+	FILE *f = fopen(path, "rb");
+	char *line = NULL;
+	uint64_t nr = 0;
+
+	if (!f || !t) {
 		fprintf(stderr, "hostile: %s: cannot be read, or its name names no target\n", path);
 		exit(2);
 	}
-	current_len = fread(current, 1, sizeof(current), f);
+	if (len > 4 && strcmp(path + len - 4, ".hex") == 0) {
+		for (; getline(&line, &cap, f) > 0; nr++)
+			run_line(t, line);
+	} else {
+		current_len = fread(current, 1, sizeof(current), f);
+		run(t);
+		nr++;
+	}
+	free(line);
 	fclose(f);
-	run(target_find(name));
+	return nr;
 }
 
 /* --- the whole --- */
@@ -207,8 +239,8 @@ int main(int argc, char **argv)
 	signal(SIGSEGV, keep);
 	signal(SIGPROF, on_limit);
 	targets_init();
-	for (int i = optind; i < argc; i++, n++)
-		run_file(argv[i]);
+	for (int i = optind; i < argc; i++)
+		n += run_file(argv[i]);
 	if (optind == argc) {
 		if (!o.json)
 			printf("hostile: CPC_TEST_SEED=%llu\n", (unsigned long long)o.seed);

@@ -238,9 +238,10 @@ static int check(struct image *im, struct cpc_check_result *result)
 }
 
 /*
- * What a refused opening writes beside the bytes that are there already is the beginning of a
- * commit, in free blocks, and zeroes over pieces of superblocks. So a check finds what it found
- * before, or less.
+ * Only an opening that has validated all but the trees of volumes, and is applying the log, has
+ * changed anything when it is refused. What it writes beside the bytes that are there already is
+ * the beginning of a commit, in free blocks, and zeroes over pieces of superblocks. So a check
+ * finds what it found before, or less.
  */
 static void expect_unharmed(const struct job *job, const char *why)
 {
@@ -248,9 +249,10 @@ static void expect_unharmed(const struct job *job, const char *why)
 	int ret = check(job->image, &after);
 
 	prepare(job);
-	if (ret != check(job->image, &before) || after.transid != before.transid ||
-	    after.errors > before.errors || after.nodes != before.nodes ||
-	    after.data_blocks != before.data_blocks || after.log_records != before.log_records)
+	if (strncmp(why, "replaying the log", 17) != 0 || ret != check(job->image, &before) ||
+	    after.transid != before.transid || after.errors > before.errors ||
+	    after.nodes != before.nodes || after.data_blocks != before.data_blocks ||
+	    after.log_records != before.log_records)
 		target_fail("a pool was written and then refused: %s", why);
 }
 

@@ -32,8 +32,9 @@
 #include "backing/ioq.h"
 #include "lib/hooks.h"
 
-#define MAX_WRITE   (1u << 20)
-#define BATCH_NODES 256u
+#define MAX_WRITE     (1u << 20)
+#define BATCH_NODES   256u
+#define TAG_AT_A_TIME 1024u
 /* This part of the cache may be dirty. */
 #define DIRTY_SHARE 4u
 
@@ -104,15 +105,16 @@ static void take_node_locked(struct batch *batch, struct cpc_eb *eb)
 	batch->node[0][batch->nr++] = eb;
 }
 
-/* Collects dirty nodes from *index on. */
-static void fill_batch(struct batch *batch, uint64_t *index, bool frozen)
+/* Collects marked nodes from *index on. */
+static void fill_batch(struct batch *batch, uint64_t *index, enum cpc_xa_mark mark)
 {
 	struct cpc_eb_cache *cache = batch->cache;
 	unsigned nr;
 
 	batch->nr = 0;
 	cpc_mutex_lock(&cache->lock);
-	nr = cpc_eb_find_dirty_locked(cache, frozen, index, batch->node[1], BATCH_NODES);
+	nr = cpc_xa_find_batch(&cache->index, index, UINT64_MAX, mark, (void **)batch->node[1],
+			       NULL, BATCH_NODES);
 	for (unsigned i = 0; i < nr; i++)
 		take_node_locked(batch, batch->node[1][i]);
 	cpc_mutex_unlock(&cache->lock);
@@ -205,8 +207,8 @@ static void batch_put(struct batch *batch)
 	cpc_free(batch);
 }
 
-/* Writes the nodes that are dirty (or frozen); those that fail are not tried again. */
-static int write_dirty(struct cpc_eb_cache *cache, bool frozen)
+/* Writes the nodes with the mark; those that fail are not tried again. */
+static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark)
 {
 	struct batch *batch = batch_get(cache);
 	uint64_t index = 0;
@@ -214,7 +216,7 @@ static int write_dirty(struct cpc_eb_cache *cache, bool frozen)
 	if (!batch)
 		return -ENOMEM;
 	do {
-		fill_batch(batch, &index, frozen);
+		fill_batch(batch, &index, mark);
 		write_batch(batch);
 	} while (batch->nr && index);
 	batch_put(batch);
@@ -223,16 +225,27 @@ static int write_dirty(struct cpc_eb_cache *cache, bool frozen)
 
 /* --- sync --- */
 
+static bool any_dirty(struct cpc_eb_cache *cache)
+{
+	bool any;
+
+	cpc_epoch_enter();
+	any = cpc_xa_marked(&cache->index, CPC_MARK_DIRTY);
+	cpc_epoch_exit();
+	return any;
+}
+
 static void tag_dirty(struct cpc_eb_cache *cache)
 {
 	uint64_t index = 0;
-	bool more;
+	unsigned nr;
 
 	do {
 		cpc_mutex_lock(&cache->lock);
-		more = cpc_eb_freeze_some_locked(cache, &index);
+		nr = cpc_xa_tag_range(&cache->index, &index, UINT64_MAX, CPC_MARK_DIRTY,
+				      CPC_MARK_TOWRITE, TAG_AT_A_TIME);
 		cpc_mutex_unlock(&cache->lock);
-	} while (more);
+	} while (nr == TAG_AT_A_TIME && index);
 }
 
 /* Waits for nodes that are in writeback now. Those that come behind the walk are not seen. */
@@ -254,10 +267,10 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 	int ret = 0, error;
 
 	if (!cache->p.fe)
-		return cpc_eb_any_dirty(cache) ? -EROFS : 0;
-	if (cpc_eb_any_dirty(cache)) {
+		return any_dirty(cache) ? -EROFS : 0;
+	if (any_dirty(cache)) {
 		tag_dirty(cache);
-		ret = write_dirty(cache, true);
+		ret = write_marked(cache, CPC_MARK_TOWRITE);
 	}
 	cpc_mutex_lock(&cache->lock);
 	wait_writeback_locked(cache);
@@ -292,7 +305,7 @@ int cpc_eb_make_room(struct cpc_eb_cache *cache)
 	if (!cache->p.fe || error || !dirty)
 		return error;
 	/* Without memory the nodes stay; sync will write them. */
-	(void)write_dirty(cache, false);
+	(void)write_marked(cache, CPC_MARK_DIRTY);
 	error = look_at_room(cache, &dirty, &over);
 	if (error || !over)
 		return error;
