@@ -570,6 +570,10 @@ static void draw_options(struct model *m)
 	o->dirty = rnd_percent(&m->rnd, 30) ? 65536 : 0;
 	o->commit_interval = rnd_percent(&m->rnd, 50) ? 0 : 1;
 	o->no_threads = rnd_percent(&m->rnd, 50);
+	if (rnd_percent(&m->rnd, 20)) {
+		o->data_bytes = 16 * CPC_BLOCK_SIZE;
+		o->node_bytes = 8ull * m->rig.nodesize;
+	}
 }
 
 static void new_life(struct model *m, bool kill)

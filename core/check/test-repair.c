@@ -296,6 +296,7 @@ static void a_clients_superblock_is_not_taken_for_the_pools(void **state)
 	struct places at;
 	struct test_pool p;
 	struct grown g;
+	const char *why;
 
 	make(&p, &at, 120);
 	grow(&g, &p);
@@ -304,9 +305,12 @@ static void a_clients_superblock_is_not_taken_for_the_pools(void **state)
 	super.total_bytes = forged_size;
 	super.log_size = cpc_default_log_size(forged_size);
 	super.transid += 1000;
+	memset(&super.root, 0, sizeof(super.root));
+	memset(&super.free_log, 0, sizeof(super.free_log));
 	super.slot = 3;
 	slot_at = forged_size - (CPC_SUPER_SLOTS - 3) * CPC_BLOCK_SIZE;
 	cpc_super_encode(disk, &super);
+	assert_int_equal(cpc_super_decode(&super, disk, 3, g.size, &why), 0);
 	cpc_powercut_poke(g.pc, slot_at, disk, sizeof(*disk));
 	assert_int_equal(cpc_powercut_reopen(g.pc, &g.b), 0);
 	assert_int_equal(cpc_super_scan(g.b, &super, NULL, NULL), 0);

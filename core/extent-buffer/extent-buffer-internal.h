@@ -63,6 +63,19 @@ void cpc_eb_wait_locked(struct cpc_eb *eb);
 /* Drops what the clock finds until the limit is kept, looking at `scan` nodes at most. */
 void cpc_eb_evict_locked(struct cpc_eb_cache *cache, size_t scan);
 
+/*
+ * find.c: how dirty nodes are found. bench-writeback links other ways in its place.
+ */
+/* A node becomes dirty, or is dirty no more (then it is not frozen either). */
+void cpc_eb_note_dirty_locked(struct cpc_eb *eb, bool on);
+bool cpc_eb_any_dirty(struct cpc_eb_cache *cache); /* without the lock */
+/* Freezes a part of what is dirty now, from *index on. Return: whether there may be more. */
+bool cpc_eb_freeze_some_locked(struct cpc_eb_cache *cache, uint64_t *index);
+/* Finds up to `max` dirty (and frozen) nodes from *index on. Return: how many; there may be more
+ * if that is not 0 and *index has not become 0. */
+unsigned cpc_eb_find_dirty_locked(struct cpc_eb_cache *cache, bool frozen, uint64_t *index,
+				  struct cpc_eb **out, unsigned max);
+
 /* writeback.c: before one more dirty node is added. Return: 0, or the error of a node write. */
 int cpc_eb_make_room(struct cpc_eb_cache *cache);
 

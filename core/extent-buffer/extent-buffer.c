@@ -110,23 +110,14 @@ static void clock_update(struct cpc_eb *eb)
 		cpc_list_del(&eb->clock);
 }
 
-static void set_state(struct cpc_eb *eb, uint32_t flag, enum cpc_xa_mark mark, uint64_t *bytes,
-		      bool on)
+static void set_state(struct cpc_eb *eb, uint32_t flag, uint64_t *bytes, bool on)
 {
-	struct cpc_eb_cache *cache = eb->cache;
-	uint64_t index = cpc_eb_index(eb->bytenr[0]);
-
-	cpc_mutex_assert_held(&cache->lock);
-	if (on == !!(cpc_eb_flags(eb) & flag))
-		return;
 	if (on) {
 		cpc_eb_set_flag(eb, flag);
-		cpc_xa_set_mark(&cache->index, index, mark);
-		*bytes += cache->nodesize;
+		*bytes += eb->cache->nodesize;
 	} else {
 		cpc_eb_clear_flag(eb, flag);
-		cpc_xa_clear_mark(&cache->index, index, mark);
-		*bytes -= cache->nodesize;
+		*bytes -= eb->cache->nodesize;
 	}
 	clock_update(eb);
 }
@@ -135,14 +126,29 @@ void cpc_eb_set_dirty_locked(struct cpc_eb *eb, bool on)
 {
 	struct cpc_eb_cache *cache = eb->cache;
 
-	set_state(eb, EB_DIRTY, CPC_MARK_DIRTY, &cache->stats.dirty_bytes, on);
+	cpc_mutex_assert_held(&cache->lock);
+	if (on == !!(cpc_eb_flags(eb) & EB_DIRTY))
+		return;
 	if (!on)
-		cpc_xa_clear_mark(&cache->index, cpc_eb_index(eb->bytenr[0]), CPC_MARK_TOWRITE);
+		cpc_eb_note_dirty_locked(eb, false);
+	set_state(eb, EB_DIRTY, &cache->stats.dirty_bytes, on);
+	if (on)
+		cpc_eb_note_dirty_locked(eb, true);
 }
 
 void cpc_eb_set_writeback_locked(struct cpc_eb *eb, bool on)
 {
-	set_state(eb, EB_WRITEBACK, CPC_MARK_WRITEBACK, &eb->cache->stats.writeback_bytes, on);
+	struct cpc_eb_cache *cache = eb->cache;
+	uint64_t index = cpc_eb_index(eb->bytenr[0]);
+
+	cpc_mutex_assert_held(&cache->lock);
+	if (on == !!(cpc_eb_flags(eb) & EB_WRITEBACK))
+		return;
+	set_state(eb, EB_WRITEBACK, &cache->stats.writeback_bytes, on);
+	if (on)
+		cpc_xa_set_mark(&cache->index, index, CPC_MARK_WRITEBACK);
+	else
+		cpc_xa_clear_mark(&cache->index, index, CPC_MARK_WRITEBACK);
 }
 
 void cpc_eb_wait_locked(struct cpc_eb *eb)

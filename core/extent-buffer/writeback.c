@@ -32,9 +32,8 @@
 #include "backing/ioq.h"
 #include "lib/hooks.h"
 
-#define MAX_WRITE     (1u << 20)
-#define BATCH_NODES   256u
-#define TAG_AT_A_TIME 1024u
+#define MAX_WRITE   (1u << 20)
+#define BATCH_NODES 256u
 /* This part of the cache may be dirty. */
 #define DIRTY_SHARE 4u
 
@@ -105,16 +104,15 @@ static void take_node_locked(struct batch *batch, struct cpc_eb *eb)
 	batch->node[0][batch->nr++] = eb;
 }
 
-/* Collects marked nodes from *index on. */
-static void fill_batch(struct batch *batch, uint64_t *index, enum cpc_xa_mark mark)
+/* Collects dirty nodes from *index on. */
+static void fill_batch(struct batch *batch, uint64_t *index, bool frozen)
 {
 	struct cpc_eb_cache *cache = batch->cache;
 	unsigned nr;
 
 	batch->nr = 0;
 	cpc_mutex_lock(&cache->lock);
-	nr = cpc_xa_find_batch(&cache->index, index, UINT64_MAX, mark, (void **)batch->node[1],
-			       NULL, BATCH_NODES);
+	nr = cpc_eb_find_dirty_locked(cache, frozen, index, batch->node[1], BATCH_NODES);
 	for (unsigned i = 0; i < nr; i++)
 		take_node_locked(batch, batch->node[1][i]);
 	cpc_mutex_unlock(&cache->lock);
@@ -207,8 +205,8 @@ static void batch_put(struct batch *batch)
 	cpc_free(batch);
 }
 
-/* Writes the nodes with the mark; those that fail are not tried again. */
-static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark)
+/* Writes the nodes that are dirty (or frozen); those that fail are not tried again. */
+static int write_dirty(struct cpc_eb_cache *cache, bool frozen)
 {
 	struct batch *batch = batch_get(cache);
 	uint64_t index = 0;
@@ -216,7 +214,7 @@ static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark)
 	if (!batch)
 		return -ENOMEM;
 	do {
-		fill_batch(batch, &index, mark);
+		fill_batch(batch, &index, frozen);
 		write_batch(batch);
 	} while (batch->nr && index);
 	batch_put(batch);
@@ -225,27 +223,16 @@ static int write_marked(struct cpc_eb_cache *cache, enum cpc_xa_mark mark)
 
 /* --- sync --- */
 
-static bool any_dirty(struct cpc_eb_cache *cache)
-{
-	bool any;
-
-	cpc_epoch_enter();
-	any = cpc_xa_marked(&cache->index, CPC_MARK_DIRTY);
-	cpc_epoch_exit();
-	return any;
-}
-
 static void tag_dirty(struct cpc_eb_cache *cache)
 {
 	uint64_t index = 0;
-	unsigned nr;
+	bool more;
 
 	do {
 		cpc_mutex_lock(&cache->lock);
-		nr = cpc_xa_tag_range(&cache->index, &index, UINT64_MAX, CPC_MARK_DIRTY,
-				      CPC_MARK_TOWRITE, TAG_AT_A_TIME);
+		more = cpc_eb_freeze_some_locked(cache, &index);
 		cpc_mutex_unlock(&cache->lock);
-	} while (nr == TAG_AT_A_TIME && index);
+	} while (more);
 }
 
 /* Waits for nodes that are in writeback now. Those that come behind the walk are not seen. */
@@ -267,10 +254,10 @@ int cpc_eb_sync(struct cpc_eb_cache *cache)
 	int ret = 0, error;
 
 	if (!cache->p.fe)
-		return any_dirty(cache) ? -EROFS : 0;
-	if (any_dirty(cache)) {
+		return cpc_eb_any_dirty(cache) ? -EROFS : 0;
+	if (cpc_eb_any_dirty(cache)) {
 		tag_dirty(cache);
-		ret = write_marked(cache, CPC_MARK_TOWRITE);
+		ret = write_dirty(cache, true);
 	}
 	cpc_mutex_lock(&cache->lock);
 	wait_writeback_locked(cache);
@@ -305,7 +292,7 @@ int cpc_eb_make_room(struct cpc_eb_cache *cache)
 	if (!cache->p.fe || error || !dirty)
 		return error;
 	/* Without memory the nodes stay; sync will write them. */
-	(void)write_marked(cache, CPC_MARK_DIRTY);
+	(void)write_dirty(cache, false);
 	error = look_at_room(cache, &dirty, &over);
 	if (error || !over)
 		return error;

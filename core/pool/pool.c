@@ -209,7 +209,7 @@ static int count_found(void *ctx, const struct cpc_volume_item *item)
 static void engine_options(const struct cpc_pool_options *opts, struct cpc_engine_options *eo)
 {
 	*eo = (struct cpc_engine_options){
-	    .data_bytes = opts->cache / 4 * 3,
+	    .data_bytes = opts->data_bytes ? opts->data_bytes : opts->cache / 4 * 3,
 	    .dirty_bytes = opts->dirty ? opts->dirty : opts->cache / 2,
 	    .map_bytes = opts->cache / 8,
 	    .commit_interval = opts->commit_interval,
@@ -221,13 +221,14 @@ static void engine_options(const struct cpc_pool_options *opts, struct cpc_engin
 
 static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 {
+	uint64_t nodes = pool->opts.node_bytes ? pool->opts.node_bytes : pool->opts.cache / 8;
 	struct cpc_engine_options eo;
 	const char *why = "";
 	size_t nr = 0;
 	int ret;
 
-	ret = cpc_store_open(pool->backing, pool->opts.read_only, pool->opts.cache / 8,
-			     device_broken, pool, &pool->store, &why);
+	ret = cpc_store_open(pool->backing, pool->opts.read_only, nodes, device_broken, pool,
+			     &pool->store, &why);
 	if (ret == -EINVAL)
 		return cpc_pool_fail(err, ret, "not a Coppice pool (%s); coppice format makes one",
 				     why);

@@ -69,6 +69,9 @@ struct cpc_pool_options {
 	enum cpc_direct direct;
 	bool stats_detail; /* keep io_tree.clear_ns and set_ns */
 	bool no_threads;   /* tests: no background thread, the caller's calls do all work */
+	/* tests: caches of so many bytes instead of their shares of `cache`, however small; 0:
+	 * shares */
+	uint64_t data_bytes, node_bytes;
 };
 
 #define CPC_CACHE_DEFAULT	    (256ull << 20)

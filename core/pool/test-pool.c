@@ -393,6 +393,43 @@ static void a_change_of_names_that_was_not_flushed_says_so_and_stays(void **stat
 	finish(&f);
 }
 
+static uint64_t id_of(struct fixture *f, const char *name)
+{
+	struct cpc_volume_info info;
+
+	return cpc_pool_volume_info(f->pool, name, &info) ? 0 : info.id;
+}
+
+/* a -> t, b -> a, a new b: whenever the power goes, each name is the volume's that had it then. */
+static void names_that_change_hands_find_their_volumes(void **state)
+{
+	static const uint64_t ids[][3] = {{1, 2, 0}, {0, 2, 1}, {2, 0, 1}, {2, 3, 1}};
+	unsigned done = 0;
+
+	for (unsigned nth = 1; done < 3; nth++) {
+		struct fixture f = {0};
+		bool found = false;
+
+		make(&f, 16 * MIB);
+		assert_int_equal(create(&f, "a", MIB), 0);
+		assert_int_equal(create(&f, "b", MIB), 0);
+		cpc_powercut_fail(f.pc, CPC_POWERCUT_WRITE, nth, true, -EIO);
+		done = 0;
+		done += !cpc_pool_rename(f.pool, "a", "t", &err);
+		done += done == 1 && !cpc_pool_rename(f.pool, "b", "a", &err);
+		done += done == 2 && !create(&f, "b", MIB);
+		cpc_pool_close(f.pool);
+		cpc_powercut_crash_random(f.pc, nth);
+		cpc_powercut_clear_faults(f.pc);
+		open_pool(&f);
+		for (unsigned i = done; i < CPC_ARRAY_SIZE(ids) && i < done + 2; i++)
+			found |= id_of(&f, "a") == ids[i][0] && id_of(&f, "b") == ids[i][1] &&
+				 id_of(&f, "t") == ids[i][2];
+		assert_true(found);
+		finish(&f);
+	}
+}
+
 static void a_later_flush_of_any_volume_makes_up_for_a_failed_one(void **state)
 {
 	struct cpc_crash_choice choice;
@@ -954,6 +991,7 @@ int main(void)
 	    cmocka_unit_test(what_comes_back_by_growing_is_zero),
 	    cmocka_unit_test(a_change_of_names_survives_a_crash),
 	    cmocka_unit_test(a_change_of_names_that_was_not_flushed_says_so_and_stays),
+	    cmocka_unit_test(names_that_change_hands_find_their_volumes),
 	    cmocka_unit_test(a_later_flush_of_any_volume_makes_up_for_a_failed_one),
 	    cmocka_unit_test(a_change_of_names_that_cannot_be_logged_is_no_change),
 	    cmocka_unit_test(names_change_while_commits_run),

@@ -175,6 +175,46 @@ static void records_that_the_trees_do_not_contain_are_healed(void **state)
 	destroy(&f);
 }
 
+struct looker {
+	struct fixture *f;
+	uint64_t used; /* of the ring, after a commit that contains all of it */
+};
+
+static void commit_meanwhile(void *ctx, const struct cpc_damage *d)
+{
+	struct looker *l = ctx;
+	struct cpc_log_stats s;
+
+	assert_int_equal(cpc_pool_commit(l->f->pool), 0);
+	cpc_log_get_stats(cpc_engine_log(l->f->pool->engine), &s);
+	l->used = s.used;
+}
+
+static void the_ring_is_kept_while_its_records_are_looked_at(void **state)
+{
+	struct fixture f;
+	struct looker l = {&f, 0};
+	const struct cpc_scrub_options opts = {.heal = true, .damage = commit_meanwhile, .ctx = &l};
+	struct cpc_scrub_result r;
+	struct cpc_log_stats before, after;
+
+	make(&f, false, false);
+	for (unsigned i = 0; i < 20; i++) {
+		write_block(&f, i, 9);
+		assert_int_equal(cpc_volume_flush(f.vol), 0);
+	}
+	cpc_log_get_stats(cpc_engine_log(f.pool->engine), &before);
+	cpc_powercut_flip(
+	    f.pc, cpc_log_bytenr(f.pool->store, 1, f.pool->store->super.log_position) + 700, 2);
+	assert_int_equal(cpc_scrub(f.pool->store, cpc_engine_log(f.pool->engine), &opts, &r), 0);
+	cpc_log_get_stats(cpc_engine_log(f.pool->engine), &after);
+	assert_int_equal(r.repaired, 1);
+	assert_int_equal(l.used, before.used);
+	assert_int_equal(after.used, 0);
+	kill_pool(&f);
+	destroy(&f);
+}
+
 static void a_node_without_a_good_copy_is_healed_from_memory(void **state)
 {
 	struct cpc_scrub_result r;
@@ -268,7 +308,12 @@ static void a_pool_whose_log_names_a_bad_group_opens_after_the_repair(void **sta
 		home.bytenr[copy] = cpc_geometry_home(
 		    &f.pool->store->geo, copy, 0, ((const struct cpc_disk_group *)c.value)->home);
 	cpc_cursor_release(&c);
-	write_block(&f, 5, 123);
+	/* most of what is free, so that the repair's commit would run into it */
+	for (unsigned i = 0; i < 2 * BLOCKS; i++) {
+		write_block(&f, i % BLOCKS, (uint8_t)(123 + i % BLOCKS));
+		if (i % 64 == 63)
+			assert_int_equal(cpc_volume_flush(f.vol), 0);
+	}
 	assert_int_equal(cpc_volume_flush(f.vol), 0);
 	kill_pool(&f);
 	cpc_powercut_flip(f.pc, home.bytenr[0] + 3, 1);
@@ -280,8 +325,10 @@ static void a_pool_whose_log_names_a_bad_group_opens_after_the_repair(void **sta
 	cpc_backing_close(b);
 	assert_int_equal(r.after.errors, 0);
 	open_pool(&f);
-	assert_int_equal(cpc_volume_read(f.vol, buf, sizeof(buf), 5 * CPC_BLOCK_SIZE), 0);
-	assert_int_equal(buf[0], 123);
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		assert_int_equal(cpc_volume_read(f.vol, buf, sizeof(buf), i * CPC_BLOCK_SIZE), 0);
+		assert_int_equal(buf[0], (uint8_t)(123 + i));
+	}
 	assert_int_equal(cpc_pool_shutdown(f.pool), 0);
 	cpc_pool_close(f.pool);
 	expect_clean(&f);
@@ -331,6 +378,8 @@ static void commits_leave_a_held_state_as_it_is(void **state)
 		assert_int_equal(cpc_pool_commit(f.pool), 0);
 	}
 	expect_intact(&f, &hold.super);
+	cpc_store_info(f.pool->store, &info);
+	assert_true(info.pinned_blocks > 600);
 	cpc_store_unhold(f.pool->store, &hold);
 	cpc_store_info(f.pool->store, &info);
 	assert_int_equal(info.pinned_blocks, 0);
@@ -467,6 +516,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(records_that_the_trees_do_not_contain_are_healed),
+	    cmocka_unit_test(the_ring_is_kept_while_its_records_are_looked_at),
 	    cmocka_unit_test(a_node_without_a_good_copy_is_healed_from_memory),
 	    cmocka_unit_test(a_read_only_pool_is_reported_on_and_not_written),
 	    cmocka_unit_test(what_the_device_does_not_keep_is_not_called_repaired),

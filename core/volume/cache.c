@@ -135,7 +135,7 @@ int cpc_cache_store_dirty(struct cpc_volume *vol, struct cpc_buf **bufs, uint64_
 			break;
 		bufs[i]->flags = CPC_BUF_DIRTY;
 		bufs[i]->epoch = epoch;
-		cpc_xa_set_mark(&vol->cache, block + i, CPC_MARK_DIRTY);
+		cpc_find_note(vol, bufs[i]);
 		if (!old || old == bufs[i])
 			continue;
 		*again += old->flags & CPC_BUF_DIRTY && old->epoch == epoch;
@@ -183,26 +183,15 @@ void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint6
 unsigned cpc_cache_gather(struct cpc_volume *vol, uint64_t epoch, uint64_t *block,
 			  struct cpc_buf **out, unsigned max)
 {
-	void *found[CPC_CACHE_BATCH];
-	unsigned nr = 0, got;
+	unsigned nr;
 
-	max = max < CPC_CACHE_BATCH ? max : CPC_CACHE_BATCH;
 	cpc_mutex_lock(&vol->cache_lock);
-	do {
-		got = cpc_xa_find_batch(&vol->cache, block, UINT64_MAX, CPC_MARK_DIRTY, found, NULL,
-					max - nr);
-		for (unsigned i = 0; i < got; i++) {
-			struct cpc_buf *buf = found[i];
-
-			if (buf->epoch != epoch)
-				continue;
-			buf->flags = CPC_BUF_WRITEBACK;
-			cpc_xa_clear_mark(&vol->cache, buf->block, CPC_MARK_DIRTY);
-			cpc_xa_set_mark(&vol->cache, buf->block, CPC_MARK_WRITEBACK);
-			atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
-			out[nr++] = buf;
-		}
-	} while (got && nr < max);
+	nr = cpc_find_take(vol, epoch, block, out, max < CPC_CACHE_BATCH ? max : CPC_CACHE_BATCH);
+	for (unsigned i = 0; i < nr; i++) {
+		out[i]->flags = CPC_BUF_WRITEBACK;
+		cpc_xa_set_mark(&vol->cache, out[i]->block, CPC_MARK_WRITEBACK);
+		atomic_fetch_add_explicit(&out[i]->refs, 1, memory_order_relaxed);
+	}
 	cpc_mutex_unlock(&vol->cache_lock);
 	return nr;
 }

@@ -221,7 +221,7 @@ static void gather(struct cpc_cut *cut)
 	in_order = nr;
 	nr = take_displaced(cut, nr);
 	cpc_assert(nr == cut->nr);
-	if (nr != in_order)
+	if (nr != in_order || !cpc_find_in_order)
 		qsort(cut->bufs, nr, sizeof(*cut->bufs), compare);
 	cut->state = CUT_GATHERED;
 }

@@ -238,6 +238,67 @@ static void flushes_do_not_wait_for_a_commit(void **state)
 	}
 }
 
+struct committer {
+	struct fixture *f;
+	_Atomic bool stop;
+	unsigned failed;
+};
+
+/* Each commit fails somewhere else: at a node, at a superblock, at one of its flushes. */
+static void *run_failing_commits(void *arg)
+{
+	static const unsigned causes[] = {CPC_CAUSE_METADATA, CPC_CAUSE_SUPER};
+	struct committer *c = arg;
+
+	for (unsigned i = 0; !atomic_load(&c->stop); i++) {
+		struct cpc_powercut_fault fault = {.op = CPC_POWERCUT_WRITE,
+						   .cause_mask = 1u << causes[i % 2],
+						   .nth = 1 + i / 2 % 3,
+						   .error = -EIO};
+
+		cpc_powercut_add_fault(c->f->pc, &fault);
+		c->failed += cpc_pool_commit(c->f->pool) != 0;
+		cpc_powercut_clear_faults(c->f->pc);
+		/* three in a row would end the pool */
+		if (i % 2)
+			cpc_pool_commit(c->f->pool);
+	}
+	return NULL;
+}
+
+static void commits_that_fail_beside_flushes_harm_none(void **state)
+{
+	uint32_t value[NR_VOLUMES][NR_BLOCKS] = {{0}};
+	struct cpc_volume *vol[NR_VOLUMES];
+	struct committer c = {0};
+	struct fixture f;
+	pthread_t thread;
+
+	/* the ring has room for all of it: no write needs a commit */
+	make(&f, 64 * MIB, 8 * MIB, 8 * MIB);
+	create(&f, "a", MIB);
+	create(&f, "b", MIB);
+	create(&f, "c", MIB);
+	open_all(&f, vol);
+	c.f = &f;
+	assert_int_equal(cpc_thread_start(&thread, "commit", run_failing_commits, &c), 0);
+	flush_all(&f, vol, 500, value);
+	atomic_store(&c.stop, true);
+	pthread_join(thread, NULL);
+	assert_true(c.failed > 0);
+	compare_all(vol, value);
+	for (unsigned v = 0; v < NR_VOLUMES; v++)
+		cpc_pool_close_volume(f.pool, vol[v]);
+	cpc_pool_close(f.pool);
+	cut_power(&f, CPC_FATE_LOST);
+	open_pool(&f);
+	open_all(&f, vol);
+	compare_all(vol, value);
+	for (unsigned v = 0; v < NR_VOLUMES; v++)
+		cpc_pool_close_volume(f.pool, vol[v]);
+	finish(&f);
+}
+
 /* --- a full pool --- */
 
 /* Takes all room that ordinary writes may have. */
@@ -778,6 +839,61 @@ static void what_has_no_mark_yet_counts_as_torn(void **state)
 	}
 }
 
+/* Whatever the pool shows, it is not the disk from before the last answered flush. */
+static void judge_rot(struct fixture *f, bool refused, bool data_gone)
+{
+	struct cpc_volume *vol;
+	int ret = try_open(f);
+
+	if (refused) {
+		assert_int_equal(ret, -EUCLEAN);
+		return;
+	}
+	assert_int_equal(ret, 0);
+	vol = open_volume(f, "a");
+	assert_int_equal(read_value(vol, 0), 7);
+	assert_int_equal(read_value(vol, 1), data_gone ? UINT32_MAX : 8);
+	cpc_pool_close_volume(f->pool, vol);
+	cpc_pool_close(f->pool);
+}
+
+/* Bits of every byte of the newest record, in either copy and in both, and of its data;
+ * CPC_TEST_OPS=100000: every bit. */
+static void no_bit_that_rots_brings_back_an_older_disk(void **state)
+{
+	struct cpc_powercut_saved *saved;
+	struct cpc_log_found found;
+	struct fixture f;
+	unsigned step = env("CPC_TEST_OPS", 0) < 100000 ? 5 : 1;
+	uint64_t data;
+
+	found = flushed_and_cut(&f, true, &data);
+	assert_int_equal(found.length, 4096);
+	saved = cpc_powercut_save(f.pc);
+	f.unwatched = true;
+	for (unsigned bit = 0; bit < 8 * 4096; bit += step) {
+		uint64_t place[2] = {ring_place(&f, 0, found.position) + bit / 8,
+				     ring_place(&f, 1, found.position) + bit / 8};
+
+		/* an opening that writes takes longer: now and then */
+		f.opts.read_only = bit % 95 != 0;
+		for (unsigned copies = 1; copies < 4; copies++) {
+			cpc_powercut_restore(f.pc, saved);
+			for (unsigned copy = 0; copy < 2; copy++) {
+				if (copies & 1u << copy)
+					cpc_powercut_flip(f.pc, place[copy], bit % 8);
+			}
+			judge_rot(&f, copies == 3, false);
+		}
+		cpc_powercut_restore(f.pc, saved);
+		cpc_powercut_flip(f.pc, data + bit / 8, bit % 8);
+		judge_rot(&f, false, true);
+	}
+	cpc_powercut_restore(f.pc, saved);
+	cpc_powercut_saved_free(saved);
+	destroy_device(&f);
+}
+
 /* The device has dropped what it shows, and says that all is well from the next life on. */
 static void what_a_cache_only_holds_is_copied_before_it_is_served(void **state)
 {
@@ -883,12 +999,14 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(flushes_do_not_wait_for_a_commit),
+	    cmocka_unit_test(commits_that_fail_beside_flushes_harm_none),
 	    cmocka_unit_test(a_full_pool_takes_flushes_without_end),
 	    cmocka_unit_test(what_a_merge_drops_is_kept_for_a_crash),
 	    cmocka_unit_test(every_order_of_changes_survives_a_cut_at_any_write),
 	    cmocka_unit_test(a_rotten_copy_of_a_flushed_record_is_made_good),
 	    cmocka_unit_test(a_flushed_record_that_is_gone_refuses_the_pool),
 	    cmocka_unit_test(flushed_data_that_rots_is_an_error_of_that_block_only),
+	    cmocka_unit_test(no_bit_that_rots_brings_back_an_older_disk),
 	    cmocka_unit_test(what_has_no_mark_yet_counts_as_torn),
 	    cmocka_unit_test(what_a_cache_only_holds_is_copied_before_it_is_served),
 	    cmocka_unit_test(dump_prints_records_and_their_entries),

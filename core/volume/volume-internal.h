@@ -223,6 +223,15 @@ void cpc_cache_remove(struct cpc_volume *vol, uint64_t block, uint64_t nr, uint6
 /* Collects up to `max` dirty buffers of `epoch` from *block on as WRITEBACK, with a reference. */
 unsigned cpc_cache_gather(struct cpc_volume *vol, uint64_t epoch, uint64_t *block,
 			  struct cpc_buf **out, unsigned max);
+/*
+ * find.c: how dirty buffers are found, under the index lock. bench-writeback links other ways in
+ * its place.
+ */
+void cpc_find_note(struct cpc_volume *vol, struct cpc_buf *buf); /* it is dirty from now on */
+/* Takes up to `max` that are dirty for `epoch`, from *block on, off what is known to be dirty. */
+unsigned cpc_find_take(struct cpc_volume *vol, uint64_t epoch, uint64_t *block,
+		       struct cpc_buf **out, unsigned max);
+extern const bool cpc_find_in_order; /* they come in order of blocks */
 /* Their cut is published: they are clean. Puts the cut's references. */
 void cpc_cache_written(struct cpc_volume *vol, struct cpc_buf **bufs, size_t nr);
 /* True when some block of the range is dirty; *next: where that ends. */
