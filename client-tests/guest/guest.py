@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -260,8 +261,10 @@ def make_state(scratch):
     return "tcg"
 
 
-def newer(path, than):
-    return not os.path.exists(than) or os.path.getmtime(path) > os.path.getmtime(than)
+def newer(paths, than):
+    """Whether one of these has changed since; an installed program keeps the time it was built at."""
+    return not os.path.exists(than) or \
+        max(os.stat(path).st_ctime for path in paths) > os.stat(than).st_mtime
 
 
 def prepare(scratch):
@@ -274,7 +277,8 @@ def prepare(scratch):
         if made.returncode == cpctest.SKIP:
             cpctest.skip(made.stdout.strip().splitlines()[-1].removeprefix("skipped: "))
         equal(made.returncode, 0, f"exit status of make-image ({made.stdout}{made.stderr})")
-        if newer(f"{IMAGE}/initramfs", f"{IMAGE}/accelerator"):
+        parts = (f"{IMAGE}/initramfs", shutil.which("qemu-system-x86_64"), f"{HERE}/guest.py")
+        if newer(parts, f"{IMAGE}/accelerator"):
             accelerator = make_state(scratch)
             with open(f"{IMAGE}/accelerator", "w", encoding="ascii") as out:
                 out.write(accelerator)
