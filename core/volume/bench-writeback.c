@@ -7,6 +7,9 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "lib/epoch.h"
 #include "lib/hooks.h"
 #include "lib/xarray.h"
@@ -86,6 +89,21 @@ static double lookup_ns(void)
 	return sum ? (double)start / (4 * LOOKUP_ENTRIES) : 0;
 }
 
+/* In a process of its own, so that each way begins with the same memory. */
+static void run_apart(unsigned way, const struct bench_writeback_params *p,
+		      struct bench_writeback_result *r)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		ways[way].run(p, r);
+		_exit(0);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		exit(1);
+}
+
 static void usage(void)
 {
 	fprintf(stderr, "usage: bench-writeback [--json] [--nodes=N] [--blocks=N] [--rounds=N]\n");
@@ -99,7 +117,7 @@ int main(int argc, char **argv)
 					   .per_mille = {1, 10, 100, 1000},
 					   .rounds = {20, 20, 4, 2},
 					   .writers = 4};
-	struct bench_writeback_result r[NR_WAYS][BENCH_SHARES];
+	struct bench_writeback_result(*r)[BENCH_SHARES];
 
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--json"))
@@ -116,9 +134,14 @@ int main(int argc, char **argv)
 	}
 	if (p.nodes < 1000 || p.blocks < 1000 || p.blocks > 1000000 || !p.rounds[0])
 		usage();
+	r = mmap(NULL, NR_WAYS * sizeof(*r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+		 0);
+	if (r == MAP_FAILED)
+		return 1;
 	printf(json ? "{\"runs\": [\n" : "");
+	fflush(stdout);
 	for (unsigned way = 0; way < NR_WAYS; way++) {
-		ways[way].run(&p, r[way]);
+		run_apart(way, &p, r[way]);
 		for (unsigned share = 0; share < BENCH_SHARES; share++)
 			print_result(&p, way, share, &r[way][share]);
 		fflush(stdout);
