@@ -71,8 +71,13 @@ class Guest:
 
     def __enter__(self):
         accelerator = prepare(os.path.dirname(self.console))
-        self.launch(accelerator, "-incoming", f"exec:cat {IMAGE}/state")
-        self.run("true")
+        try:
+            self.launch(accelerator, "-incoming", f"exec:cat {IMAGE}/state")
+            self.run("true")
+        except BaseException:
+            note(self.tail())
+            self.end()
+            raise
         return self
 
     def __exit__(self, kind, *exc):
