@@ -114,11 +114,11 @@ class Guest:
         self.lines = self.connection.makefile("rb")
 
     def hear(self, timeout):
-        """The guest's next line; None if it does not come in time."""
+        """The guest's next line; None if it does not come in time, or QEMU has ended."""
         self.connection.settimeout(timeout * SLOWER)
         try:
             return self.lines.readline() or None
-        except TimeoutError:
+        except OSError:
             return None
 
     def run(self, script, expect=0, timeout=60):
@@ -126,7 +126,7 @@ class Guest:
         returns what it wrote."""
         self.connection.sendall(base64.b64encode(script.encode()) + b"\n")
         line = self.hear(timeout)
-        check(line, f"in the guest: {script}: no end after {timeout * SLOWER} s")
+        check(line, f"in the guest: {script}: no answer within {timeout * SLOWER} s")
         status, _, output = line.decode().partition(" ")
         output = base64.b64decode(output).decode(errors="replace").strip()
         if expect is not None and int(status) != expect:
