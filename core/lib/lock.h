@@ -14,7 +14,7 @@
 enum cpc_lock_rank {
 	CPC_RANK_POOL = 10,	   /* names, open and close */
 	CPC_RANK_COMMIT = 20,	   /* one commit at a time */
-	CPC_RANK_FLUSH = 22,	   /* who leads the next cut of a volume */
+	CPC_RANK_FLUSH = 22,	   /* the line of flushes of a volume */
 	CPC_RANK_WRITEBACK = 25,   /* one cut in writeback per volume */
 	CPC_RANK_SUPER = 27,	   /* slots of the superblock rings, over I/O */
 	CPC_RANK_MERGE = 28,	   /* one compaction of a volume's runs */

@@ -482,8 +482,8 @@ static int finish(struct cpc_cut *cut)
 	return publish(cut);
 }
 
-/* Nothing has changed since the last finished cut. */
-static bool nothing_to_cut(struct cpc_volume *vol)
+/* dirty is looked at before published: what has left the one is in the other */
+bool cpc_nothing_to_cut(struct cpc_volume *vol)
 {
 	return !atomic_load(&vol->dirty_blocks) && !atomic_load(&vol->has_direct) &&
 	       atomic_load(&vol->published) + 1 == atomic_load(&vol->epoch);
@@ -497,7 +497,7 @@ int cpc_cut(struct cpc_volume *vol)
 	cpc_mutex_lock(&vol->writeback_lock);
 	if (vol->cut)
 		ret = finish(vol->cut);
-	if (!ret && !nothing_to_cut(vol)) {
+	if (!ret && !cpc_nothing_to_cut(vol)) {
 		cut = cut_new(vol);
 		ret = cut ? freeze(vol, cut) : -ENOMEM;
 		if (ret && cut)
@@ -506,42 +506,6 @@ int cpc_cut(struct cpc_volume *vol)
 			ret = finish(cut);
 	}
 	cpc_mutex_unlock(&vol->writeback_lock);
-	return ret;
-}
-
-/*
- * Who comes while a cut runs shares the next one: the running one may have frozen before. Leader
- * and followers as with commits.
- */
-int cpc_cut_shared(struct cpc_volume *vol)
-{
-	uint64_t target;
-	int ret;
-
-	/* dirty is looked at before published: see cpc_volume_clean */
-	if (nothing_to_cut(vol))
-		return 0;
-	cpc_mutex_lock(&vol->flush_lock);
-	target = vol->cuts_started + !CPC_MUTANT(flush_shares_the_running_cut);
-	while (vol->cutting && vol->cuts_finished < target)
-		cpc_cond_wait(&vol->flush_cond, &vol->flush_lock);
-	if (vol->cuts_finished >= target) {
-		ret = vol->last_good_cut >= target ? 0 : vol->cut_error;
-		cpc_mutex_unlock(&vol->flush_lock);
-		return ret;
-	}
-	vol->cutting = true;
-	vol->cuts_started++;
-	cpc_mutex_unlock(&vol->flush_lock);
-	ret = cpc_cut(vol);
-	cpc_mutex_lock(&vol->flush_lock);
-	vol->cutting = false;
-	vol->cuts_finished = vol->cuts_started;
-	vol->cut_error = ret;
-	if (!ret)
-		vol->last_good_cut = vol->cuts_started;
-	cpc_cond_broadcast(&vol->flush_cond);
-	cpc_mutex_unlock(&vol->flush_lock);
 	return ret;
 }
 

@@ -133,7 +133,7 @@ static struct cpc_volume *volume_new(struct cpc_engine *e, const struct cpc_volu
 	cpc_mutex_init(&vol->merge_lock, "merge", CPC_RANK_MERGE);
 	cpc_mutex_init(&vol->view_lock, "view", CPC_RANK_VIEW);
 	cpc_mutex_init(&vol->flush_lock, "flush", CPC_RANK_FLUSH);
-	cpc_cond_init(&vol->flush_cond);
+	cpc_list_init(&vol->flushers);
 	cpc_xa_init(&vol->cache);
 	cpc_list_init(&vol->displaced);
 	cpc_list_init(&vol->views);
@@ -210,7 +210,6 @@ static void volume_destroy(struct cpc_volume *vol)
 	cpc_mutex_destroy(&vol->merge_lock);
 	cpc_mutex_destroy(&vol->view_lock);
 	cpc_mutex_destroy(&vol->flush_lock);
-	cpc_cond_destroy(&vol->flush_cond);
 	/* The clock of the data cache may still look at it. */
 	cpc_epoch_retire(&vol->retired, volume_free);
 }

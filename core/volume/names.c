@@ -186,7 +186,7 @@ int cpc_engine_grow(struct cpc_volume *vol, uint64_t size, bool *applied)
 
 	*applied = false;
 	if (!ret)
-		ret = cpc_cut_shared(vol);
+		ret = cpc_cut(vol);
 	if (!ret)
 		ret = log_and_flush(&change, CPC_LOG_RESIZE, size, NULL, 0, apply_size);
 	*applied = change.applied;
@@ -227,7 +227,7 @@ int cpc_engine_replay_size(struct cpc_volume *vol, uint64_t size)
 int cpc_engine_truncate(struct cpc_volume *vol, uint64_t size, bool *applied)
 {
 	struct change change = {.vol = vol, .size = size};
-	int ret = cpc_cut_shared(vol);
+	int ret = cpc_cut(vol);
 
 	*applied = false;
 	if (!ret)

@@ -2,6 +2,7 @@
 /* Requests side by side: with each other, with cuts that are being written, with commits. */
 #include "volume/test-rig.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -68,6 +69,98 @@ static void a_cut_being_written_is_not_changed_by_later_writes(void **state)
 	rig_compare_all(&r);
 	free(cut);
 	rig_finish(&r);
+}
+
+/* --- flushes side by side --- */
+
+#define IN_LINE 8u
+
+static uint64_t log_flushes(struct rig *r)
+{
+	struct cpc_flush_epoch_stats stats;
+
+	cpc_flush_epoch_get_stats(&r->vol->engine->store->fe, &stats);
+	return stats.flushes[CPC_FLUSH_LOG];
+}
+
+static void wait_in_line(struct rig *r, size_t nr)
+{
+	size_t found = 0;
+
+	while (found < nr) {
+		struct cpc_list *pos;
+
+		sched_yield();
+		found = 0;
+		cpc_mutex_lock(&r->vol->flush_lock);
+		cpc_list_for_each (pos, &r->vol->flushers)
+			found++;
+		cpc_mutex_unlock(&r->vol->flush_lock);
+	}
+}
+
+/* One flush whose cut is held at its data, more data, and a line of others behind it. */
+static pthread_t hold_a_line(struct rig *r, pthread_t *line)
+{
+	pthread_t first = hold_a_cut(r);
+
+	rig_write(r, MIB, 5000);
+	for (unsigned i = 0; i < IN_LINE; i++)
+		line[i] = start(flush_volume, r);
+	wait_in_line(r, IN_LINE);
+	return first;
+}
+
+static void flushes_that_wait_in_line_share_one_cut_and_one_device_flush(void **state)
+{
+	struct rig r = {0};
+	struct cpc_log_stats before, after;
+	pthread_t first, line[IN_LINE];
+	uint64_t flushes;
+
+	rig_make(&r);
+	rig_flush(&r);
+	cpc_log_get_stats(r.vol->engine->log, &before);
+	flushes = log_flushes(&r);
+	first = hold_a_line(&r, line);
+	cpc_powercut_release(r.pc);
+	assert_int_equal(join(first), 0);
+	for (unsigned i = 0; i < IN_LINE; i++)
+		assert_int_equal(join(line[i]), 0);
+	cpc_log_get_stats(r.vol->engine->log, &after);
+	assert_int_equal(after.records - before.records, 2);
+	assert_int_equal(r.vol->last_batch, IN_LINE);
+	/* the first may find that the second has covered it */
+	assert_in_range(log_flushes(&r) - flushes, 1, 2);
+	rig_close(&r);
+	cpc_powercut_crash_random(r.pc, 1);
+	rig_open(&r);
+	rig_compare_all(&r);
+	rig_finish(&r);
+}
+
+static void all_in_line_get_the_error_of_their_cut_and_of_their_device_flush(void **state)
+{
+	static const enum cpc_powercut_op ops[] = {CPC_POWERCUT_FLUSH, CPC_POWERCUT_WRITE};
+
+	for (unsigned i = 0; i < CPC_ARRAY_SIZE(ops); i++) {
+		struct rig r = {0};
+		pthread_t first, line[IN_LINE];
+
+		rig_make(&r);
+		first = hold_a_line(&r, line);
+		/* the held writes have passed; of what follows, all fails */
+		cpc_powercut_fail(r.pc, ops[i], 1, true, -EIO);
+		cpc_powercut_release(r.pc);
+		assert_int_equal(join(first), -EIO);
+		for (unsigned j = 0; j < IN_LINE; j++)
+			assert_int_equal(join(line[j]), -EIO);
+		rig_compare_all(&r);
+		cpc_powercut_clear_faults(r.pc);
+		rig_close(&r);
+		rig_open(&r);
+		rig_finish(&r);
+	}
 }
 
 static int add_hole(void *ctx, uint64_t offset, uint64_t len, bool hole)
@@ -675,6 +768,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_cut_being_written_is_not_changed_by_later_writes),
+	    cmocka_unit_test(flushes_that_wait_in_line_share_one_cut_and_one_device_flush),
+	    cmocka_unit_test(all_in_line_get_the_error_of_their_cut_and_of_their_device_flush),
 	    cmocka_unit_test(a_hole_over_a_cut_being_written_is_newer),
 	    cmocka_unit_test(a_large_write_over_a_cut_being_written_is_newer),
 	    cmocka_unit_test(a_slow_read_does_not_install_what_has_become_old),

@@ -156,12 +156,11 @@ struct cpc_volume {
 	_Atomic bool has_direct;
 	_Atomic uint64_t last_seq;
 
-	/* flushes of this volume share cuts; flush_lock (CPC_RANK_FLUSH) */
-	struct cpc_mutex flush_lock;
-	struct cpc_cond flush_cond;
-	bool cutting;
-	uint64_t cuts_started, cuts_finished, last_good_cut;
-	int cut_error;
+	/* flushes of this volume, see flush.c; flush_lock */
+	struct cpc_mutex flush_lock; /* CPC_RANK_FLUSH */
+	struct cpc_list flushers;    /* in line for the next cut */
+	bool has_flush_leader;
+	unsigned last_batch; /* callers that the last cut served */
 };
 
 /* Readers and writers get the current view; it and all it names stay until the put. */
@@ -243,12 +242,15 @@ void cpc_ticket_release(struct cpc_volume *vol);
 /* Freezes what is dirty, writes it out, logs it and publishes it; first finishes a cut that failed.
  * After an error the cut is kept and the next call goes on with it. */
 int cpc_cut(struct cpc_volume *vol);
-/* The same for everything answered before the call; callers that wait share the next cut. */
-int cpc_cut_shared(struct cpc_volume *vol);
+/* Nothing has changed since the last finished cut. */
+bool cpc_nothing_to_cut(struct cpc_volume *vol);
 /* Logs a change of the volume's record, for which there is room, and applies it in memory with
  * `apply`, as one with respect to commits. Return: 0, *seq is what must be flushed. */
 int cpc_log_change(struct cpc_volume *vol, struct cpc_log_batch *batch, void (*apply)(void *ctx),
 		   void *ctx, uint64_t *seq);
+/* Makes everything answered before the call durable, together with other callers (flush.c).
+ * Return: 0 or the negative errno that all of them get. */
+int cpc_flush(struct cpc_volume *vol);
 /* Adds a run as a finished cut of its own, without logging it: replay, and the hole of a shrink.
  * The view and its slot have been taken before. Takes the run's reference. */
 void cpc_cut_link(struct cpc_volume *vol, struct cpc_view *next, struct cpc_run *run);

@@ -551,18 +551,12 @@ static int check_change(struct cpc_volume *vol, uint64_t len, uint64_t offset, i
 	return offset > size || len > size - offset ? beyond : 0;
 }
 
-/* Everything answered so far becomes durable: one cut, shared, and one device flush, shared. So
- * does a change of names whose own flush failed. */
 static int flush(struct cpc_volume *vol)
 {
-	struct cpc_engine *e = vol->engine;
-	int ret = cpc_cut_shared(vol);
+	int ret = cpc_flush(vol);
 
 	if (!ret)
-		ret = cpc_log_flush(
-		    e->log, cpc_max_u64(atomic_load(&vol->last_seq), atomic_load(&e->names_seq)));
-	if (!ret)
-		cpc_kick_mark(e);
+		cpc_kick_mark(vol->engine);
 	return ret;
 }
 
