@@ -159,11 +159,13 @@ static void note_tear(const struct cpc_crash_choice *c, size_t which, bool prefi
 
 static void each_write_is_torn_at_each_sector_from_either_side(void **state)
 {
-	static uint8_t two_blocks[8192];
+	char *two_blocks = test_buf(8192);
 	struct fixture *f = *state;
 
 	test_put(f->b, 5, 'x');
-	assert_int_equal(cpc_backing_write(f->b, 8192, two_blocks, sizeof(two_blocks), 0), 0);
+	memset(two_blocks, 'y', 8192);
+	assert_int_equal(cpc_backing_write(f->b, 0, two_blocks, 8192, CPC_CAUSE_DATA), 0);
+	cpc_free(two_blocks);
 	for (size_t which = 0; which < 2; which++) {
 		size_t sectors = which ? 16 : 8;
 		bool prefix[16] = {false}, suffix[16] = {false};
