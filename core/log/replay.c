@@ -508,15 +508,30 @@ static struct cover *cover_of(struct covers *c, uint64_t volume)
 	return &c->cover[c->nr++];
 }
 
+/*
+ * Reads data above the mark. A flush may have been answered for it though its mark has not been
+ * written, so an error that passes, or a device that fails as a whole, must not take that back. A
+ * block that cannot be read where others can was being written when the power went: it is not
+ * there. Return: 0, 1 it is not there, negative errno.
+ */
+static int read_data(struct cpc_log_replay *r, uint64_t bytenr, void *data, size_t len)
+{
+	struct cpc_backing *backing = r->store->backing;
+
+	if (!cpc_backing_read(backing, bytenr, data, len) ||
+	    !cpc_backing_read(backing, bytenr, data, len))
+		return 0;
+	return cpc_backing_read(backing, cpc_log_bytenr(r->store, 0, 0), data, CPC_BLOCK_SIZE) ?: 1;
+}
+
 /* Reads and verifies one range of data. Return: 1 it does not verify, 0, negative errno. */
 static int verify_data(struct cpc_log_replay *r, struct covers *c, uint64_t bytenr, uint64_t nr,
 		       const uint32_t *csums)
 {
-	int ret = cpc_backing_read(r->store->backing, bytenr, c->data, nr << CPC_BLOCK_SHIFT);
+	int ret = read_data(r, bytenr, c->data, nr << CPC_BLOCK_SHIFT);
 
-	/* A block that cannot be read is not there: nothing above the mark was promised. */
 	if (ret)
-		return 1;
+		return ret;
 	for (uint64_t i = 0; i < nr; i++) {
 		if (cpc_csum(c->data + i * CPC_BLOCK_SIZE, CPC_BLOCK_SIZE) != csums[i] &&
 		    !CPC_MUTANT(replay_believes_data))
