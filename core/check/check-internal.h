@@ -161,6 +161,7 @@ struct cpc_log_check {
 	struct cpc_blockset *named;  /* in: blocks that trees name; out: and the log */
 	struct cpc_data_batch *data; /* NULL: data is not read */
 	struct cpc_fixes *fixes;
+	bool roll_back;	       /* in: what cannot be read is given up, by a fix */
 	uint64_t records, bad; /* out: accepted; copies or durable records that are not good */
 	bool lost;	       /* out: the log is none that an opening would accept */
 	/* private */
@@ -222,6 +223,7 @@ struct cpc_check_collect {
 	struct cpc_fixes fixes;
 	/* A superblock that a search has found, to be used where the rings say nothing; or NULL. */
 	const struct cpc_super *found;
+	bool roll_back; /* as cpc_repair_options */
 	/* out: bitmaps to be put in place of what the pool says; owned */
 	struct cpc_rebuilt rebuilt;
 	bool rebuild;	     /* something is to be rebuilt, or counts to be set right */

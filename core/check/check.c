@@ -297,6 +297,7 @@ static int check_log(struct checker *c)
 	    .named = &c->seen,
 	    .data = c->opts->data ? &c->data : NULL,
 	    .fixes = c->collect ? &c->collect->fixes : NULL,
+	    .roll_back = c->collect && c->collect->roll_back,
 	};
 	int ret = cpc_check_log(&lc, c->backing, &c->super, &c->geo);
 

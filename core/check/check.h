@@ -101,6 +101,9 @@ int cpc_check(struct cpc_backing *backing, const struct cpc_check_options *opts,
  */
 struct cpc_repair_options {
 	struct cpc_check_options check; /* its report gets what cannot be repaired */
+	/* Changes at the end of the log whose data cannot be read, and all behind them, are given
+	 * up although they may have been flushed: without them the pool does not open. */
+	bool roll_back;
 	void (*damage)(void *ctx, const struct cpc_damage *damage); /* ctx is check's; or NULL */
 };
 

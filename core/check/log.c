@@ -157,6 +157,37 @@ static void check_copies(struct cpc_log_check *lc, const struct cpc_log_replay *
 	}
 }
 
+/* Why an opening would be refused. A block that is written can be read again, and does not verify:
+ * then an opening takes the log up to its cut. No tree names it: it is not older than the log. */
+static void note_lost(struct cpc_log_check *lc, const struct cpc_log_replay *r, int ret,
+		      const char *why)
+{
+	const struct cpc_log_unreadable *u = &r->unreadable;
+	const struct cpc_fix fix = {
+	    .kind = CPC_DAMAGE_DATA,
+	    .to = u->bytenr,
+	    .from = CPC_FIX_WIPE,
+	    .len = CPC_BLOCK_SIZE,
+	    .what = "cannot be read, and is given up with what came after it",
+	};
+
+	lc->bad++;
+	lc->lost = true;
+	if (ret != -EIO || !u->bytenr)
+		cpc_finding(lc->findings, "%s", ret == -EUCLEAN ? why : "log: cannot be read");
+	else if (lc->roll_back && !cpc_blockset_test(lc->named, u->bytenr >> CPC_BLOCK_SHIFT))
+		cpc_finding_fix(lc->findings, lc->fixes, &fix, NULL,
+				"volume %" PRIu64 " block %" PRIu64 ", log record %" PRIu64
+				" of %" PRIu64 " to go",
+				u->volume, u->block, u->seq, u->records);
+	else
+		cpc_finding(lc->findings,
+			    "%s: volume %" PRIu64 " block %" PRIu64 " at %" PRIu64
+			    "; check --repair --roll-back gives up %" PRIu64
+			    " records of the log, from %" PRIu64 " on",
+			    why, u->volume, u->block, u->bytenr, u->records, u->seq);
+}
+
 int cpc_check_log(struct cpc_log_check *lc, struct cpc_backing *backing,
 		  const struct cpc_super *super, const struct cpc_geometry *geo)
 {
@@ -168,9 +199,7 @@ int cpc_check_log(struct cpc_log_check *lc, struct cpc_backing *backing,
 	if (ret == -ENOMEM)
 		return ret;
 	if (ret) {
-		lc->bad++;
-		lc->lost = true;
-		cpc_finding(lc->findings, "%s", ret == -EUCLEAN ? why : "log: cannot be read");
+		note_lost(lc, &r, ret, why);
 		return 0;
 	}
 	lc->records = r.nr;

@@ -11,6 +11,9 @@
  * first claims the blocks that only the log names, and it says of the log what the old superblock
  * says: the next opening replays it.
  *
+ * With `roll_back` data above the log's mark that cannot be read is written over: then it does not
+ * verify, and an opening takes the log up to there. The mark stays.
+ *
  * Not repaired: what has no good copy (a node, a data block: the volume gives EIO there), a log
  * that lost what had been durable, blocks with two owners.
  */
@@ -20,7 +23,6 @@
 #include <stdio.h>
 
 #include "lib/hooks.h"
-#include "lib/mutation.h"
 
 #define ROUNDS	   64u
 #define NODE_BYTES (8u << 20)
@@ -70,8 +72,7 @@ static const char *apply(struct repair *r, const struct cpc_fix *fix, uint8_t *b
 {
 	if (!load(r, fix, buf))
 		return "not repaired: the good copy cannot be read again";
-	if (cpc_backing_write(r->backing, CPC_MUTANT(repair_copies_backwards) ? fix->from : fix->to,
-			      buf, fix->len, CPC_CAUSE_REPAIR))
+	if (cpc_backing_write(r->backing, fix->to, buf, fix->len, CPC_CAUSE_REPAIR))
 		return "not repaired: cannot be written";
 	return NULL;
 }
@@ -81,8 +82,6 @@ static const char *look_again(struct repair *r, const struct cpc_fix *fix, uint8
 {
 	bool good = cpc_backing_read(r->backing, fix->to, buf, fix->len) == 0;
 
-	if (CPC_MUTANT(repair_reads_nothing_back))
-		return NULL;
 	if (good && fix->from == CPC_FIX_WIPE)
 		good = cpc_all_zero(buf, fix->len);
 	else if (good)
@@ -140,7 +139,7 @@ static int commit_rebuilt(struct cpc_store *store)
 	    .log_seq = store->super.log_seq,
 	    .log_position = store->super.log_position,
 	};
-	int ret = CPC_MUTANT(repair_claims_nothing) ? 0 : claim_log(store);
+	int ret = claim_log(store);
 
 	if (!ret)
 		ret = cpc_store_commit(store, &req);
@@ -179,7 +178,8 @@ static int rebuild(struct repair *r, const struct cpc_check_collect *collect)
 /* One round. Return: 0, r->changed says whether anything has been written; or negative errno. */
 static int round_of(struct repair *r, bool first)
 {
-	struct cpc_check_collect collect = {.found = r->use_found ? &r->found : NULL};
+	struct cpc_check_collect collect = {.found = r->use_found ? &r->found : NULL,
+					    .roll_back = r->opts->roll_back};
 	struct cpc_check_options quiet = r->opts->check;
 	struct cpc_check_result result;
 	int ret;
@@ -194,8 +194,7 @@ static int round_of(struct repair *r, bool first)
 	if (!ret && collect.fixes.nr)
 		ret = apply_fixes(r, &collect.fixes, true);
 	/* Copies first: what they heal is not to be rebuilt. */
-	if (!ret && collect.rebuild && !collect.fixes.nr &&
-	    (!collect.cannot_rebuild || CPC_MUTANT(rebuilt_without_a_node)))
+	if (!ret && collect.rebuild && !collect.cannot_rebuild && !collect.fixes.nr)
 		ret = rebuild(r, &collect);
 	cpc_check_collect_destroy(&collect);
 	return ret;

@@ -232,6 +232,13 @@ struct cpc_log_move {
 	uint64_t from, to, nr;
 };
 
+/* Data above the durable mark that the device does not give out: of the oldest such cut. */
+struct cpc_log_unreadable {
+	uint64_t volume, block, bytenr; /* bytenr 0: there is none */
+	uint64_t seq, position;		/* of the first record of the cut that names it */
+	uint64_t records;		/* of that cut and behind it */
+};
+
 struct cpc_log_replay {
 	struct cpc_store *store;
 	struct cpc_log_found *found; /* accepted records, gapless */
@@ -244,12 +251,14 @@ struct cpc_log_replay {
 	uint8_t *buf;	       /* one record */
 	uint32_t max_record;
 	struct cpc_blockset verified; /* data above `durable` that is still mapped */
+	struct cpc_log_unreadable unreadable;
 };
 
 /*
  * Reads the ring behind the newest superblock and decides how much of it holds. Writes nothing.
  * Return: 0 (also when there is nothing); -EUCLEAN with *why: something that had been durable is
- * gone, or a newer superblock is; -EIO, -ENOMEM.
+ * gone, or a newer superblock is; -ENOMEM; -EIO: what decides it cannot be read, several times
+ * over; when that is data, replay->unreadable says which, also after this error.
  */
 int cpc_log_scan(struct cpc_store *store, struct cpc_log_replay *replay, const char **why);
 /* Marks every block that accepted records name busy, before anything is allocated. -EUCLEAN when

@@ -12,6 +12,8 @@
  */
 #include "pool/pool-internal.h"
 
+#include <inttypes.h>
+
 #include "backing/ioq.h"
 #include "lib/hooks.h"
 #include "lib/mutation.h"
@@ -142,6 +144,22 @@ static int start_log(struct cpc_pool *pool, uint64_t position)
 	return ret ? ret : cpc_engine_start_log(pool->engine);
 }
 
+static int refuse(struct cpc_pool *pool, const struct cpc_log_replay *r, int ret, const char *why,
+		  struct cpc_error *err)
+{
+	const struct cpc_log_unreadable *u = &r->unreadable;
+	const struct cpc_pool_entry *entry = find_id(pool, u->volume);
+
+	if (ret != -EIO || !u->bytenr)
+		return cpc_pool_fail(err, ret, "%s: %s; run coppice check", why,
+				     ret == -EUCLEAN ? "damaged" : strerror(-ret));
+	return cpc_pool_fail(err, ret,
+			     "%s: %s%s, offset %" PRIu64 ", at byte %" PRIu64
+			     " of the pool: %s; open it again, or run coppice check",
+			     why, entry ? "volume " : "a new volume", entry ? entry->name : "",
+			     u->block << CPC_BLOCK_SHIFT, u->bytenr, strerror(-ret));
+}
+
 int cpc_pool_replay(struct cpc_pool *pool, struct cpc_error *err)
 {
 	struct cpc_log_replay r;
@@ -149,8 +167,7 @@ int cpc_pool_replay(struct cpc_pool *pool, struct cpc_error *err)
 	int ret = cpc_log_scan(pool->store, &r, &why);
 
 	if (ret)
-		return cpc_pool_fail(err, ret, "%s: %s; run coppice check", why,
-				     ret == -EUCLEAN ? "damaged" : strerror(-ret));
+		return refuse(pool, &r, ret, why, err);
 	if (!pool->opts.read_only || CPC_MUTANT(read_only_open_writes))
 		ret = cpc_store_settle(pool->store);
 	if (ret) {

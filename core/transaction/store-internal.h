@@ -81,10 +81,24 @@ struct cpc_fold {
 int cpc_free_space_load(struct cpc_store *store);
 void cpc_free_space_destroy(struct cpc_store *store);
 int cpc_group_load(void *ctx, uint64_t group, uint8_t bitmap[CPC_BLOCK_SIZE]);
+/* What is known of a group, made on first use. NULL: out of memory. */
+struct cpc_group_meta *cpc_group_meta(struct cpc_store *store, uint64_t group);
+/* Blocks in use by a group's bitmap. */
+uint64_t cpc_group_count_used(const struct cpc_store *store, uint64_t group, const uint8_t *bitmap);
+/* Notes where the free log of a transaction begins. Return: 0 or -ENOMEM. */
+int cpc_free_tail_add(struct cpc_store *store, uint64_t transid, uint64_t key);
+
+/* fold.c */
 int cpc_commit_fold(struct cpc_commit *c);
+/* Whether this commit folds the group. */
+bool cpc_commit_folded(const struct cpc_commit *c, uint64_t group);
+
+/* free-log.c */
 int cpc_commit_free_log(struct cpc_commit *c);
 /* Frees the nodes of a part of the old free log; its leaves, of which all items go, unread. */
 int cpc_commit_free_log_drop(struct cpc_commit *c, const struct cpc_node_ptr *ptr);
+
+/* publish.c */
 /* Makes sure that publishing what this phase changed cannot fail: memory, loaded groups. */
 int cpc_commit_prepare(struct cpc_commit *c);
 void cpc_commit_unprepare(struct cpc_commit *c);

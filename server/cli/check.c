@@ -7,7 +7,7 @@
 struct check_run {
 	struct cpc_cli_progress progress;
 	const char *pool;
-	bool data, json, repair;
+	bool data, json, repair, roll_back;
 	struct json_object *damage; /* told by repair; for JSON */
 };
 
@@ -101,6 +101,7 @@ static int check_backing(struct check_run *run, struct cpc_backing *backing)
 		    .report = report,
 		    .ctx = run,
 		},
+	    .roll_back = run->roll_back,
 	    .damage = damage,
 	};
 	struct cpc_repair_result result = {.repaired = 0};
@@ -132,6 +133,7 @@ static int run(int argc, char **argv)
 	    {"--data", &r.data, NULL},
 	    {"--json", &r.json, NULL},
 	    {"--repair", &r.repair, NULL},
+	    {"--roll-back", &r.roll_back, NULL},
 	    {.name = NULL},
 	};
 	struct cpc_backing *backing;
@@ -141,6 +143,8 @@ static int run(int argc, char **argv)
 
 	if (ret >= 0)
 		return ret;
+	if (r.roll_back && !r.repair)
+		return cpc_cli_usage("check: --roll-back is for --repair");
 	r.pool = args.positional[0];
 	r.damage = json_object_new_array();
 	if (!r.damage)
@@ -163,11 +167,13 @@ static int run(int argc, char **argv)
 
 const struct cpc_cli_verb cpc_cli_check = {
     .name = "check",
-    .synopsis = "POOL [--data] [--repair] [--json]",
+    .synopsis = "POOL [--data] [--repair [--roll-back]] [--json]",
     .summary = "verify a pool that nobody has open",
     .help = "  --data    also read and verify every data block\n"
 	    "  --repair  then write what there is a good source for: one copy from the other,\n"
 	    "            bitmaps from the trees, a lost ring of superblocks\n"
+	    "  --roll-back  with --repair: give up the newest changes where their data cannot\n"
+	    "            be read; a flush may have been answered for them\n"
 	    "  --json    the result as one object; findings go to stderr\n"
 	    "Reads superblocks, every node and mapping, and compares space. Without --repair it\n"
 	    "writes nothing.\n"
