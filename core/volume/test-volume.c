@@ -330,7 +330,8 @@ static void a_failed_data_write_goes_elsewhere(void **state)
 {
 	struct cpc_powercut_fault fault = {
 	    .op = CPC_POWERCUT_WRITE, .cause_mask = 1u << CPC_CAUSE_DATA, .error = -EIO};
-	struct rig r = {0};
+	/* room for all of it: what a failed write used up is not reserved a second time */
+	struct rig r = {.pool_size = 128 * MIB};
 
 	rig_make(&r);
 	for (unsigned i = 0; i < 40; i++) {
