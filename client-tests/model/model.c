@@ -2,7 +2,7 @@
 /*
  * model: random operations on several volumes of one pool, compared with a reference in memory.
  *
- *   model [--seed N] [--ops N] [--rounds N] [--threads N] [--verbose]
+ *   model [--seed N] [--ops N] [--rounds N] [--threads N] [--verbose] [--json]
  *
  * A round makes a pool (size, nodesize, copies, cache and threads drawn from its seed), works on it
  * through many lives (closed in order, or killed), deletes everything at the end and wants all
@@ -686,13 +686,13 @@ static uint64_t run_round(struct model *m, uint64_t seed, uint64_t nr_ops)
 struct options {
 	uint64_t seed, ops, rounds;
 	unsigned threads;
-	bool verbose;
+	bool verbose, json;
 };
 
 static void usage(void)
 {
 	fprintf(stderr, "usage: model [--seed N] [--ops N] [--rounds N] [--threads N] "
-			"[--verbose]\n");
+			"[--verbose] [--json]\n");
 	exit(2);
 }
 
@@ -700,7 +700,8 @@ static void parse(int argc, char **argv, struct options *o)
 {
 	static const struct option longs[] = {
 	    {"seed", 1, 0, 's'},    {"ops", 1, 0, 'o'},	    {"rounds", 1, 0, 'r'},
-	    {"threads", 1, 0, 't'}, {"verbose", 0, 0, 'v'}, {NULL, 0, 0, 0},
+	    {"threads", 1, 0, 't'}, {"verbose", 0, 0, 'v'}, {"json", 0, 0, 'j'},
+	    {NULL, 0, 0, 0},
 	};
 	int c;
 
@@ -715,6 +716,8 @@ static void parse(int argc, char **argv, struct options *o)
 			o->threads = (unsigned)rig_number(optarg, "--threads");
 		} else if (c == 'v') {
 			o->verbose = true;
+		} else if (c == 'j') {
+			o->json = true;
 		} else {
 			usage();
 		}
@@ -726,6 +729,13 @@ static void parse(int argc, char **argv, struct options *o)
 static void print_counts(const struct model *m, const struct options *o, uint64_t done,
 			 uint64_t rounds)
 {
+	if (o->json) {
+		printf("{\"program\":\"model\",\"threads\":%u,\"operations\":%llu,\"rounds\":%llu,"
+		       "\"checks\":%llu,\"superblocks\":%llu}\n",
+		       o->threads, (unsigned long long)done, (unsigned long long)rounds,
+		       (unsigned long long)m->rig.checks, (unsigned long long)m->rig.oracle_roots);
+		return;
+	}
 	printf("model: %llu operations in %llu rounds", (unsigned long long)done,
 	       (unsigned long long)rounds);
 	if (!o->threads) {
@@ -745,7 +755,8 @@ int main(int argc, char **argv)
 	uint64_t done = 0, round = 0, nr;
 
 	parse(argc, argv, &o);
-	printf("model: seed %llu\n", (unsigned long long)o.seed);
+	if (!o.json)
+		printf("model: seed %llu\n", (unsigned long long)o.seed);
 	m.buf = malloc(BUF_BYTES);
 	m.buf2 = malloc(BUF_BYTES + 16384);
 	for (; done < o.ops && (!o.rounds || round < o.rounds); round++) {

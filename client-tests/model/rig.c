@@ -187,21 +187,27 @@ void rig_create_device(struct rig *r)
 {
 	current = r;
 	rig_expect(cpc_powercut_create(r->size, &r->pc) == 0, "no device");
+	cpc_powercut_set_fill(r->pc, r->fill);
 	if (r->watch)
 		cpc_oracle_create(r->pc, illegal, r, &r->oracle);
 }
 
-void rig_create(struct rig *r)
+void rig_format(struct rig *r)
 {
 	struct cpc_format_options opts = {
 	    .nodesize = r->nodesize, .single = r->single, .log_size = r->log_size};
 	struct cpc_error err = {""};
 	struct cpc_backing *b;
 
-	rig_create_device(r);
-	b = start_life(r);
+	rig_expect(cpc_powercut_reopen(r->pc, &b) == 0, "the device cannot be opened");
 	rig_expect(cpc_pool_format_backing(b, &opts, &err) == 0, "format: %s", err.text);
 	cpc_backing_close(b);
+}
+
+void rig_create(struct rig *r)
+{
+	rig_create_device(r);
+	rig_format(r);
 }
 
 void rig_destroy(struct rig *r)
@@ -216,7 +222,8 @@ void rig_destroy(struct rig *r)
 	}
 	r->oracle = NULL;
 	cpc_powercut_destroy(r->pc);
-	current = NULL;
+	if (current == r)
+		current = NULL;
 }
 
 int rig_try_open(struct rig *r, struct cpc_error *err)

@@ -51,7 +51,8 @@ struct rig {
 	uint32_t nodesize;
 	bool single;
 	struct cpc_pool_options opts;
-	bool watch; /* with the oracle */
+	bool watch;   /* with the oracle */
+	uint8_t fill; /* what blocks hold that were never written */
 	/* Puts something in front of the device at each opening; NULL: nothing. */
 	struct cpc_backing *(*wrap)(void *ctx, struct cpc_backing *inner);
 	void *wrap_ctx;
@@ -68,6 +69,8 @@ void rig_init(uint64_t seed);
 void rig_seed_engine(uint64_t seed);
 /* Makes an empty device, without a pool. */
 void rig_create_device(struct rig *r);
+/* Makes a pool on the device, over whatever is there: nothing of it is watched. */
+void rig_format(struct rig *r);
 
 /* Makes the device and formats it with what the fields above say. */
 void rig_create(struct rig *r);

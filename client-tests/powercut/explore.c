@@ -113,6 +113,29 @@ static uint64_t fingerprint(struct trial *t, uint64_t base, struct ranges *r)
 	return base;
 }
 
+/* --- naming a state --- */
+
+/* Sets what a failure prints to run it again; path NULL: the workload. */
+static void set_rerun(const struct explorer *x, const struct workload *w, const char *path)
+{
+	char which[80] = "";
+
+	if (w->sequence.nr) {
+		strcpy(which, "--sequence ");
+		sequence_print(&w->sequence, which + strlen(which), sizeof(which) - strlen(which));
+	} else {
+		snprintf(which, sizeof(which), "--ops %u", w->nr_ops);
+	}
+	rig_set_rerun("%s --seed %llu %s %s %s", x->program, (unsigned long long)w->seed, which,
+		      path ? "--state" : "--states 1", path ? path : "");
+}
+
+/* Drawn from the path, so that a state alone is treated as it is among others. */
+static struct rnd rnd_of_path(const struct trial *t)
+{
+	return (struct rnd){t->w->seed ^ cpc_csum(t->path, strlen(t->path))};
+}
+
 /* --- judging --- */
 
 static const struct names *names_at(const struct trial *t, unsigned change)
@@ -249,14 +272,13 @@ static void judge(struct trial *t)
 	const struct names *names;
 
 	rig_check(&t->rig, true, NULL);
-	t->x->checks++;
 	open_recording(t);
 	names = judge_table(t);
 	for (unsigned i = 0; i < t->w->nr_objects; i++) {
 		if (names->object[i].name[0])
 			judge_volume(t, names, i);
 	}
-	if (rnd_below(&t->x->rnd, 16) == 0)
+	if (rnd_below(&(struct rnd){rnd_of_path(t).state}, 16) == 0)
 		use_and_empty(t, names);
 	else
 		rig_abandon(&t->rig);
@@ -299,8 +321,7 @@ static bool try_state(struct trial *t, const struct cpc_powercut_saved *saved, c
 	struct ranges ranges;
 	uint64_t key;
 
-	rig_set_rerun("%s --seed %llu --ops %u --state %s", t->x->program,
-		      (unsigned long long)t->w->seed, t->w->nr_ops, t->path);
+	set_rerun(t->x, t->w, t->path);
 	cpc_powercut_restore(t->rig.pc, saved);
 	if (!t->base)
 		t->base = base_fingerprint(t);
@@ -394,6 +415,7 @@ static struct trial *trial_new(struct explorer *x, struct workload *w)
 	    .size = w->rig.size,
 	    .nodesize = w->rig.nodesize,
 	    .single = w->rig.single,
+	    .fill = w->rig.fill,
 	    .opts = w->rig.opts,
 	    .watch = true,
 	    .wrap = tap_wrap,
@@ -426,33 +448,55 @@ static void explore_numbered(struct trial *t, size_t event, char kind, uint64_t 
 	try_state(t, t->e->saved, kind, state);
 }
 
-/* All numbered states where they are few, else a sample; and random fates. */
-static void explore_event(struct trial *t, size_t event, unsigned per_event)
+/* All of the numbered states in [from, to) where they are at most `max`, else so many of them. */
+static void explore_some(struct trial *t, size_t event, uint64_t from, uint64_t to, uint64_t max)
 {
-	struct rnd *rnd = &t->x->rnd;
-	uint64_t nr;
+	uint64_t nr = to - from;
+
+	for (uint64_t i = 0; i < cpc_min_u64(nr, max); i++)
+		explore_numbered(t, event, 's', from + (nr <= max ? i : rnd_below(&t->x->rnd, nr)));
+}
+
+/*
+ * Before a flush all writes of its epoch are pending: what the others of the epoch have is among
+ * its states, but for what was promised then. So most are tried there.
+ */
+static void explore_event(struct trial *t, size_t event)
+{
+	const struct explorer *x = t->x;
+	uint64_t max, whole, nr;
 
 	go_back_to(t, &t->w->event[event]);
 	t->x->events++;
 	cpc_powercut_restore(t->rig.pc, t->e->saved);
+	whole = cpc_crash_nr_whole(t->rig.pc);
 	nr = cpc_crash_nr_states(t->rig.pc);
-	for (uint64_t i = 0; i < cpc_min_u64(nr, per_event); i++)
-		explore_numbered(t, event, 's', nr <= per_event ? i : rnd_below(rnd, nr));
-	for (uint64_t i = 0; nr > per_event && i < per_event / 2; i++)
-		explore_numbered(t, event, 'r', rnd_below(rnd, 1000000));
+	max = t->e->what == 'w' ? x->per_instant : x->per_epoch;
+	explore_some(t, event, 0, whole, max);
+	explore_some(t, event, whole, nr, max / 2);
+	for (uint64_t i = 0; nr > max && i < max / 4; i++)
+		explore_numbered(t, event, 'r', rnd_below(&t->x->rnd, 1000000));
 }
 
-void explore(struct explorer *x, struct workload *w, unsigned per_event)
+void explore(struct explorer *x, struct workload *w)
 {
 	struct trial *t = trial_new(x, w);
 
 	/* From the last event to the first: the history is taken back on the way. */
 	for (size_t i = w->nr_events; i--;) {
 		if (w->event[i].saved)
-			explore_event(t, i, per_event);
+			explore_event(t, i);
 		event_free(&w->event[i]);
 	}
 	trial_free(t);
+}
+
+void explorer_run(struct explorer *x, struct workload *w)
+{
+	set_rerun(x, w, NULL);
+	workload_run(w);
+	x->faults += w->nr_faults;
+	x->failed += w->nr_failed;
 }
 
 void explore_path(struct explorer *x, struct workload *w, const char *path)

@@ -25,15 +25,20 @@ struct seen {
 
 struct explorer {
 	const char *program; /* for the line that reruns a state */
+	/* States of each kind tried at a write; before a flush, a discard, at the end. */
+	unsigned per_instant, per_epoch;
 	struct seen seen;
 	struct rnd rnd;
 	/* counts: states in all, those not seen before, torn, by depth, used afterwards */
-	uint64_t states, distinct, torn, by_depth[MAX_DEPTH + 1], used, events, checks;
+	uint64_t states, distinct, torn, by_depth[MAX_DEPTH + 1], used, events;
+	uint64_t sequences;	 /* of one or two operations */
 	uint64_t faults, failed; /* injected into workloads; operations that failed for it */
 };
 
-/* Tries about `per_event` states at each saved event. Uses up the workload's history. */
-void explore(struct explorer *x, struct workload *w, unsigned per_event);
+/* Runs a workload; a failure names it. */
+void explorer_run(struct explorer *x, struct workload *w);
+/* Tries states at each saved event. Uses up the workload's history. */
+void explore(struct explorer *x, struct workload *w);
 /* Tries one state. */
 void explore_path(struct explorer *x, struct workload *w, const char *path);
 void explorer_free(struct explorer *x);

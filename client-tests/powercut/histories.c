@@ -2,7 +2,7 @@
 /*
  * histories: short random histories of a pool over several lives, against the rules of a flush.
  *
- *   histories [--seed N] [--histories N]
+ *   histories [--seed N] [--histories N] [--json]
  *
  * In each life a few volumes are written, trimmed, zeroed, resized, made, renamed, deleted and
  * flushed, on a device whose flushes and writes may fail. A life ends in order, by kill -9, or by a
@@ -594,7 +594,8 @@ static void run_history(const char *program, uint64_t seed)
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-	    {"seed", 1, 0, 's'}, {"histories", 1, 0, 'n'}, {NULL, 0, 0, 0}};
+	    {"seed", 1, 0, 's'}, {"histories", 1, 0, 'n'}, {"json", 0, 0, 'j'}, {NULL, 0, 0, 0}};
+	bool json = false;
 	uint64_t seed = rig_env("CPC_TEST_SEED", (uint64_t)time(NULL) * 1009);
 	uint64_t nr = rig_env("CPC_TEST_OPS", 200000) / 20;
 	int c;
@@ -604,19 +605,25 @@ int main(int argc, char **argv)
 			seed = rig_number(optarg, "--seed");
 		} else if (c == 'n') {
 			nr = rig_number(optarg, "--histories");
+		} else if (c == 'j') {
+			json = true;
 		} else {
-			fprintf(stderr, "usage: histories [--seed N] [--histories N]\n");
+			fprintf(stderr, "usage: histories [--seed N] [--histories N] [--json]\n");
 			return 2;
 		}
 	}
-	printf("histories: seed %llu\n", (unsigned long long)seed);
+	if (!json)
+		printf("histories: seed %llu\n", (unsigned long long)seed);
 	rig_init(seed);
 	verbose = getenv("CPC_TEST_VERBOSE");
 	for (uint64_t i = 0; i < nr; i++)
 		run_history(argv[0], seed + i);
-	printf("histories: %llu of %llu lives and %llu operations, as promised; %llu power cuts, "
-	       "%llu of them inside an opening, %llu kills, %llu device errors injected, %llu "
-	       "operations failed, %llu times a copy has rotten\n",
+	printf(json ? "{\"program\":\"histories\",\"histories\":%llu,\"lives\":%llu,"
+		      "\"operations\":%llu,\"cuts\":%llu,\"cuts_in_opening\":%llu,\"kills\":%llu,"
+		      "\"io_faults\":%llu,\"failed_operations\":%llu,\"rotten\":%llu}\n"
+		    : "histories: %llu of %llu lives and %llu operations, as promised; %llu power "
+		      "cuts, %llu of them inside an opening, %llu kills, %llu device errors "
+		      "injected, %llu operations failed, %llu times a copy has rotten\n",
 	       (unsigned long long)nr, (unsigned long long)counts.lives,
 	       (unsigned long long)counts.operations, (unsigned long long)counts.cuts,
 	       (unsigned long long)counts.cuts_in_open, (unsigned long long)counts.kills,

@@ -130,7 +130,8 @@ static void fresh_name(struct workload *w, char name[16])
 
 static uint64_t pick_size(struct workload *w)
 {
-	uint64_t size = 1 + rnd_below(&w->rnd, 900 * KIB);
+	uint64_t size = w->sequence.nr ? 400 * KIB + rnd_below(&w->rnd, 100 * KIB)
+				       : 1 + rnd_below(&w->rnd, 900 * KIB);
 
 	return rnd_percent(&w->rnd, 50) ? cpc_align_up(size, 4096) : size;
 }
@@ -186,12 +187,11 @@ static void op_rename(struct workload *w)
 }
 
 /* The tail that a shrink cuts off is an operation of the volume like any other. */
-static void op_resize(struct workload *w)
+static void resize(struct workload *w, unsigned object, uint64_t size)
 {
-	unsigned object = pick_object(w);
 	struct cpc_error err = {""};
 	struct names *names = next_names(w);
-	uint64_t size = pick_size(w), old = w->ref[object].size;
+	uint64_t old = w->ref[object].size;
 	int ret;
 
 	if (size == old)
@@ -209,6 +209,27 @@ static void op_resize(struct workload *w)
 	open_handle(w, object);
 }
 
+static void op_resize(struct workload *w)
+{
+	unsigned object = pick_object(w);
+
+	resize(w, object, pick_size(w));
+}
+
+static void op_grow(struct workload *w)
+{
+	unsigned object = pick_object(w);
+
+	resize(w, object, w->ref[object].size + 1 + rnd_below(&w->rnd, 100 * KIB));
+}
+
+static void op_shrink(struct workload *w)
+{
+	unsigned object = pick_object(w);
+
+	resize(w, object, 1 + rnd_below(&w->rnd, w->ref[object].size));
+}
+
 /* --- data --- */
 
 static void pick_range(struct workload *w, unsigned object, uint64_t *offset, uint64_t *len)
@@ -219,6 +240,11 @@ static void pick_range(struct workload *w, unsigned object, uint64_t *offset, ui
 
 	*offset = rnd_below(&w->rnd, size);
 	*len = 1 + rnd_below(&w->rnd, limits[rnd_below(&w->rnd, CPC_ARRAY_SIZE(limits))]);
+	if (w->shape.len) { /* close together, so that each meets what the one before has made */
+		align = w->shape.align;
+		*offset %= 32 * KIB;
+		*len = w->shape.len;
+	}
 	if (align < size) {
 		*offset = cpc_align_down(*offset, align);
 		*len = cpc_align_up(*len, align);
@@ -278,6 +304,8 @@ static void answered(struct workload *w, const struct change *c, int ret)
 
 static unsigned pick_flags(struct workload *w)
 {
+	if (w->shape.len)
+		return w->shape.flags;
 	return rnd_percent(&w->rnd, 5) ? CPC_FUA : 0;
 }
 
@@ -314,7 +342,7 @@ static void op_zero(struct workload *w)
 	struct change c;
 
 	pick_change(w, &c);
-	c.flags |= rnd_percent(&w->rnd, 40) ? CPC_NO_HOLE : 0;
+	c.flags |= !w->shape.len && rnd_percent(&w->rnd, 40) ? CPC_NO_HOLE : 0;
 	ref_zero(&w->ref[c.object], c.len, c.offset, w->clock);
 	answered(w, &c, cpc_volume_zero(w->handle[c.object], c.len, c.offset, c.flags));
 }
@@ -374,6 +402,97 @@ static void inject(struct workload *w)
 		arm_fault(w);
 }
 
+/* --- sequences --- */
+
+static const struct {
+	const char *name;
+	void (*run)(struct workload *w);
+	struct shape shape;
+} sequence_ops[] = {
+    {"write-part", op_write, {700, 1, 0}},
+    {"write-block", op_write, {4096, 4096, 0}},
+    {"write-many", op_write, {50000, 512, 0}},
+    {"write-large", op_write, {300 * KIB, 4096, 0}}, /* goes to its place at once */
+    {"write-fua", op_write, {5000, 1, CPC_FUA}},
+    {"trim", op_trim, {40000, 1, 0}},
+    {"zero", op_zero, {20000, 1, 0}},
+    {"zero-no-hole", op_zero, {20000, 1, CPC_NO_HOLE}},
+    {"flush", op_flush, {0}},
+    {"commit", op_commit, {0}},
+    {"create", op_create, {0}},
+    {"delete", op_delete, {0}},
+    {"rename", op_rename, {0}},
+    {"grow", op_grow, {0}},
+    {"shrink", op_shrink, {0}},
+};
+
+const unsigned nr_sequence_ops = CPC_ARRAY_SIZE(sequence_ops);
+
+struct sequence sequence_numbered(unsigned nr, uint64_t i)
+{
+	struct sequence s = {.nr = nr};
+
+	for (unsigned n = 0; n < nr; n++) {
+		s.op[n] = (unsigned)(i % nr_sequence_ops);
+		i /= nr_sequence_ops;
+	}
+	return s;
+}
+
+bool sequence_parse(const char *text, struct sequence *s)
+{
+	for (s->nr = 0; *text && s->nr < MAX_SEQUENCE; s->nr++) {
+		size_t len = strcspn(text, ",");
+		unsigned op = 0;
+
+		while (op < nr_sequence_ops && (strlen(sequence_ops[op].name) != len ||
+						strncmp(sequence_ops[op].name, text, len)))
+			op++;
+		if (op == nr_sequence_ops)
+			return false;
+		s->op[s->nr] = op;
+		text += len + (text[len] == ',');
+	}
+	return s->nr && !*text;
+}
+
+void sequence_print(const struct sequence *s, char *text, size_t len)
+{
+	*text = '\0';
+	for (unsigned n = 0; n < s->nr; n++) {
+		size_t used = strlen(text);
+
+		snprintf(text + used, len - used, "%s%s", n ? "," : "",
+			 sequence_ops[s->op[n]].name);
+	}
+}
+
+/* What the sequence finds: two volumes with data of which some has been committed. */
+static void prepare(struct workload *w)
+{
+	op_create(w);
+	op_create(w);
+	for (unsigned i = 0; i < 2; i++) {
+		w->shape = (struct shape){60000, 4096, 0};
+		op_write(w);
+		op_write(w);
+		op_commit(w);
+	}
+}
+
+static void run_sequence(struct workload *w)
+{
+	for (unsigned n = 0; n < w->sequence.nr; n++) {
+		w->shape = sequence_ops[w->sequence.op[n]].shape;
+		sequence_ops[w->sequence.op[n]].run(w);
+	}
+	/* what a client does that wants it all to last */
+	for (unsigned i = 0; i < w->nr_objects; i++) {
+		if (exists(w, i) && flushed(w, cpc_volume_flush(w->handle[i]), "flush"))
+			w->floor[i] = w->ref[i].nr_ops;
+	}
+}
+
 /* --- the whole --- */
 
 static const struct {
@@ -407,8 +526,9 @@ static void draw(struct workload *w)
 
 	rig->nodesize = nodesizes[rnd_below(&w->rnd, CPC_ARRAY_SIZE(nodesizes))];
 	rig->single = rnd_percent(&w->rnd, 25);
-	rig->size = (rig->nodesize == 65536 ? 16 : rig->nodesize == 16384 ? 8 : 6) * MIB;
-	w->faulty = rnd_percent(&w->rnd, 33);
+	rig->size = (rig->nodesize == 65536 ? 16 : rig->nodesize == 16384 ? 8 : 4) * MIB;
+	rig->fill = rnd_percent(&w->rnd, 50) ? 0xa5 : 0;
+	w->faulty = !w->sequence.nr && rnd_percent(&w->rnd, 33);
 	rig->watch = true;
 	rig->wrap = tap_wrap;
 	rig->wrap_ctx = &w->tap;
@@ -416,6 +536,82 @@ static void draw(struct workload *w)
 	rig->opts.cache = MIB;
 	rig->opts.dirty = rnd_percent(&w->rnd, 50) ? 65536 : 0;
 	rig->opts.no_threads = true;
+}
+
+/* --- what the device holds before --- */
+
+/* A pool that has lived: its log and trees hold what another life must not believe. */
+static void live(struct rig *rig, struct cpc_pool_info *info)
+{
+	struct cpc_error err = {""};
+	struct cpc_volume *vol;
+	uint8_t data[20000];
+
+	rig_create(rig);
+	rig_seed_engine(rig->size);
+	rig_open(rig);
+	rig_expect(cpc_pool_create_volume(rig->pool, "v1", 500 * KIB, &err) == 0, "%s", err.text);
+	rig_expect(cpc_pool_open_volume(rig->pool, "v1", &vol) == 0, "open");
+	for (unsigned i = 0; i < 20; i++) {
+		rnd_fill(0xdead + i, data, sizeof(data));
+		rig_expect(!cpc_volume_write(vol, data, sizeof(data), i * sizeof(data), CPC_FUA),
+			   "write to the older pool");
+		if (i % 7 == 6)
+			rig_expect(cpc_pool_commit(rig->pool) == 0, "commit");
+	}
+	cpc_pool_close_volume(rig->pool, vol);
+	cpc_pool_info(rig->pool, info);
+	rig_kill(rig);
+}
+
+/* Blocks that the pool has not written yet hold what they held in the older one. */
+static void lay_under(struct rig *rig, struct rig *older)
+{
+	static const uint8_t zero[CPC_BLOCK_SIZE];
+	uint8_t block[CPC_BLOCK_SIZE];
+
+	for (uint64_t at = 0; at < rig->size; at += sizeof(block)) {
+		cpc_powercut_peek(rig->pc, at, block, sizeof(block));
+		if (memcmp(block, zero, sizeof(block)))
+			continue;
+		cpc_powercut_peek(older->pc, at, block, sizeof(block));
+		cpc_powercut_poke(rig->pc, at, block, sizeof(block));
+	}
+}
+
+/*
+ * Both pools draw the same uuid, and what they draw later differs. Ours gets to a newer transaction
+ * before the older one is laid under it: records that name a newer superblock than there is mean
+ * that one has been lost, and no pool opens then.
+ */
+static void make_pool_over_older(struct workload *w)
+{
+	struct cpc_pool_info info = {.generation = 0}, past;
+	struct rig older = {.size = w->rig.size,
+			    .nodesize = w->rig.nodesize,
+			    .single = w->rig.single,
+			    .opts = w->rig.opts};
+
+	live(&older, &past);
+	rig_seed_engine(w->seed);
+	rig_create(&w->rig);
+	while (info.generation <= past.generation) {
+		rig_open(&w->rig);
+		cpc_pool_info(w->rig.pool, &info);
+		rig_expect(rig_close(&w->rig) == 0, "shutdown");
+	}
+	rig_expect(!memcmp(info.uuid, past.uuid, sizeof(info.uuid)), "two uuids");
+	lay_under(&w->rig, &older);
+	rig_destroy(&older);
+}
+
+static void make_pool(struct workload *w)
+{
+	if (w->rig.fill)
+		rig_create(&w->rig);
+	else
+		make_pool_over_older(w);
+	rig_open(&w->rig);
 }
 
 static void begin(struct workload *w)
@@ -426,9 +622,12 @@ static void begin(struct workload *w)
 	w->names = calloc(w->cap_names, sizeof(*w->names));
 	w->nr_names = 1;
 	draw(w);
-	rig_create(&w->rig);
-	rig_open(&w->rig);
+	make_pool(w);
+	if (w->sequence.nr)
+		prepare(w);
 	w->tap = (struct tap){.before = note_event, .ctx = w};
+	if (w->sequence.nr)
+		return;
 	op_create(w);
 	if (w->faulty)
 		op_create(w);
@@ -458,7 +657,9 @@ void workload_run(struct workload *w)
 {
 	rig_init(w->seed);
 	begin(w);
-	for (unsigned i = 0; i < w->nr_ops && !w->ended; i++)
+	if (w->sequence.nr)
+		run_sequence(w);
+	for (unsigned i = 0; !w->sequence.nr && i < w->nr_ops && !w->ended; i++)
 		step(w);
 	end(w);
 }

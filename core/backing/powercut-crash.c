@@ -14,8 +14,7 @@
 #define ALL_SUBSETS_MAX 10
 #define MAX_PAIRS	1000
 #define NR_RANDOM	64
-#define MAX_CUTS	7
-#define TORN_PER_WRITE	(2 * MAX_CUTS + 1)
+#define MAX_CUTS	127
 
 static uint64_t mix(uint64_t x)
 {
@@ -273,11 +272,11 @@ void cpc_powercut_crash_random(struct cpc_powercut *pc, uint64_t seed)
 
 /* ---- enumeration ---- */
 
-/* All writes have been set to LOST; `i` is the index in the family. */
-typedef uint64_t (*family_size)(uint64_t nr);
+/* `nr` writes are pending. All have been set to LOST; `i` is the index in the family. */
+typedef uint64_t (*family_size)(struct cpc_powercut *pc, uint64_t nr);
 typedef void (*family_fill)(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *c);
 
-static uint64_t nr_subsets(uint64_t nr)
+static uint64_t nr_subsets(struct cpc_powercut *pc, uint64_t nr)
 {
 	return nr <= ALL_SUBSETS_MAX ? 1ull << nr : 0;
 }
@@ -289,7 +288,7 @@ static void fill_subset(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_ch
 			c->writes[w].fate = CPC_FATE_KEPT;
 }
 
-static uint64_t nr_prefixes(uint64_t nr)
+static uint64_t nr_prefixes(struct cpc_powercut *pc, uint64_t nr)
 {
 	return nr <= ALL_SUBSETS_MAX ? 0 : nr + 1;
 }
@@ -299,7 +298,7 @@ static void fill_prefix(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_ch
 	set_fates(c, 0, (size_t)i, CPC_FATE_KEPT);
 }
 
-static uint64_t nr_singles(uint64_t nr)
+static uint64_t nr_singles(struct cpc_powercut *pc, uint64_t nr)
 {
 	return nr <= ALL_SUBSETS_MAX ? 0 : nr;
 }
@@ -320,15 +319,16 @@ static uint64_t all_pairs(uint64_t nr)
 	return nr * (nr - 1) / 2;
 }
 
-static uint64_t nr_pairs(uint64_t nr)
+static uint64_t nr_pairs(struct cpc_powercut *pc, uint64_t nr)
 {
 	return nr <= ALL_SUBSETS_MAX ? 0 : cpc_min_u64(all_pairs(nr), MAX_PAIRS);
 }
 
 /* Gives both writes of the i-th pair, or of an evenly spread sample, that fate. */
-static void set_pair(struct cpc_crash_choice *c, uint64_t i, enum cpc_crash_fate fate)
+static void set_pair(struct cpc_powercut *pc, struct cpc_crash_choice *c, uint64_t i,
+		     enum cpc_crash_fate fate)
 {
-	uint64_t k = (uint64_t)((__uint128_t)i * all_pairs(c->nr) / nr_pairs(c->nr));
+	uint64_t k = (uint64_t)((__uint128_t)i * all_pairs(c->nr) / nr_pairs(pc, c->nr));
 	uint64_t second = 1;
 
 	while (k >= second)
@@ -340,15 +340,15 @@ static void set_pair(struct cpc_crash_choice *c, uint64_t i, enum cpc_crash_fate
 static void fill_pair_lost(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *c)
 {
 	set_fates(c, 0, c->nr, CPC_FATE_KEPT);
-	set_pair(c, i, CPC_FATE_LOST);
+	set_pair(pc, c, i, CPC_FATE_LOST);
 }
 
 static void fill_pair_kept(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *c)
 {
-	set_pair(c, i, CPC_FATE_KEPT);
+	set_pair(pc, c, i, CPC_FATE_KEPT);
 }
 
-static uint64_t nr_random(uint64_t nr)
+static uint64_t nr_random(struct cpc_powercut *pc, uint64_t nr)
 {
 	return nr <= ALL_SUBSETS_MAX ? 0 : NR_RANDOM;
 }
@@ -358,28 +358,46 @@ static void fill_random(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_ch
 	random_fates(pc, i, c);
 }
 
-static uint64_t nr_torn(uint64_t nr)
+/* Boundaries between sectors at which a write is torn: each, of a long one a spread sample. */
+static uint64_t nr_cuts(const struct cpc_pending *p)
 {
-	return nr * TORN_PER_WRITE;
+	return cpc_min_u64(nr_sectors(p) - 1, MAX_CUTS);
+}
+
+/* From either side at each boundary, and once with noise. */
+static uint64_t nr_torn_of(const struct cpc_pending *p)
+{
+	return 2 * nr_cuts(p) + 1;
+}
+
+static uint64_t nr_torn(struct cpc_powercut *pc, uint64_t nr)
+{
+	struct cpc_list *pos;
+	uint64_t torn = 0;
+
+	cpc_list_for_each (pos, &pc->pending)
+		torn += nr_torn_of(cpc_list_entry(pos, struct cpc_pending, node));
+	return torn;
 }
 
 /* One write torn, those before it kept, those behind it lost. */
 static void fill_torn(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *c)
 {
-	size_t which = (size_t)(i / TORN_PER_WRITE);
-	uint64_t variant = i % TORN_PER_WRITE;
-	uint64_t sectors = nr_sectors(nth_locked(pc, which));
-	struct cpc_crash_write *w = &c->writes[which];
+	struct cpc_pending *p = cpc_list_first(&pc->pending, struct cpc_pending, node);
+	struct cpc_crash_write *w = c->writes;
 
-	set_fates(c, 0, which, CPC_FATE_KEPT);
+	for (; i >= nr_torn_of(p); p = cpc_list_entry(p->node.next, struct cpc_pending, node)) {
+		i -= nr_torn_of(p);
+		(w++)->fate = CPC_FATE_KEPT;
+	}
 	w->seed = i;
-	if (variant == 2 * MAX_CUTS) {
+	if (i == 2 * nr_cuts(p)) {
 		w->fate = CPC_FATE_GARBAGE;
-		w->sectors = sectors / 2;
+		w->sectors = nr_sectors(p) / 2;
 		return;
 	}
-	w->fate = variant % 2 ? CPC_FATE_SUFFIX : CPC_FATE_PREFIX;
-	w->sectors = sectors * (variant / 2 + 1) / (MAX_CUTS + 1);
+	w->fate = i % 2 ? CPC_FATE_SUFFIX : CPC_FATE_PREFIX;
+	w->sectors = nr_sectors(p) * (i / 2 + 1) / (nr_cuts(p) + 1);
 }
 
 static const struct {
@@ -388,22 +406,34 @@ static const struct {
 } families[] = {
     {nr_subsets, fill_subset},	    {nr_prefixes, fill_prefix}, {nr_singles, fill_single_lost},
     {nr_singles, fill_single_kept}, {nr_pairs, fill_pair_lost}, {nr_pairs, fill_pair_kept},
-    {nr_random, fill_random},	    {nr_torn, fill_torn},
+    {nr_random, fill_random},	    {nr_torn, fill_torn}, /* the last */
 };
+
+static uint64_t nr_states(struct cpc_powercut *pc, size_t nr_families)
+{
+	uint64_t nr = 0;
+
+	cpc_mutex_lock(&pc->lock);
+	for (size_t f = 0; f < nr_families; f++)
+		nr += families[f].size(pc, pc->nr_pending);
+	cpc_mutex_unlock(&pc->lock);
+	return nr;
+}
 
 uint64_t cpc_crash_nr_states(struct cpc_powercut *pc)
 {
-	uint64_t pending = cpc_powercut_nr_pending(pc), nr = 0;
+	return nr_states(pc, CPC_ARRAY_SIZE(families));
+}
 
-	for (size_t f = 0; f < CPC_ARRAY_SIZE(families); f++)
-		nr += families[f].size(pending);
-	return nr;
+uint64_t cpc_crash_nr_whole(struct cpc_powercut *pc)
+{
+	return nr_states(pc, CPC_ARRAY_SIZE(families) - 1);
 }
 
 static void fill_state_locked(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *c)
 {
 	for (size_t f = 0; f < CPC_ARRAY_SIZE(families); f++) {
-		uint64_t size = families[f].size(c->nr);
+		uint64_t size = families[f].size(pc, c->nr);
 
 		if (i < size) {
 			families[f].fill(pc, i, c);

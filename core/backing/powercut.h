@@ -101,10 +101,13 @@ void cpc_powercut_crash_random(struct cpc_powercut *pc, uint64_t seed);
 /*
  * The states worth trying for the pending list as it is: all subsets up to 10 pending, else all
  * prefixes, single losses, single survivors, pairs lost and pairs kept (a sample above 1000), and
- * 64 random ones; and for each write, torn at up to 7 sector boundaries from either side. State
- * numbers are stable for the same pending list.
+ * 64 random ones; and behind these, for each write, torn from either side at each boundary between
+ * sectors, of a write above 64 KiB at 127 of them, and once with noise. State numbers are stable
+ * for the same pending list.
  */
 uint64_t cpc_crash_nr_states(struct cpc_powercut *pc);
+/* The states below this number tear nothing but, in random ones, what chance tears. */
+uint64_t cpc_crash_nr_whole(struct cpc_powercut *pc);
 void cpc_crash_state(struct cpc_powercut *pc, uint64_t i, struct cpc_crash_choice *choice);
 
 /* Saves image and pending list; restore ends the life (reopen for the next one). */

@@ -143,6 +143,45 @@ static void all_subsets_of_few_writes_are_tried(void **state)
 	cpc_powercut_saved_free(saved);
 }
 
+/* Notes at which boundaries write `which` is torn, and that no other one is. */
+static void note_tear(const struct cpc_crash_choice *c, size_t which, bool prefix[], bool suffix[])
+{
+	for (size_t w = 0; w < c->nr; w++) {
+		const struct cpc_crash_write *write = &c->writes[w];
+
+		if (write->fate == CPC_FATE_PREFIX && w == which)
+			prefix[write->sectors] = true;
+		if (write->fate == CPC_FATE_SUFFIX && w == which)
+			suffix[write->sectors] = true;
+		assert_true(write->fate <= CPC_FATE_KEPT || c->writes[!w].fate <= CPC_FATE_KEPT);
+	}
+}
+
+static void each_write_is_torn_at_each_sector_from_either_side(void **state)
+{
+	char *two_blocks = test_buf(8192);
+	struct fixture *f = *state;
+
+	test_put(f->b, 5, 'x');
+	memset(two_blocks, 'y', 8192);
+	assert_int_equal(cpc_backing_write(f->b, 0, two_blocks, 8192, CPC_CAUSE_DATA), 0);
+	cpc_free(two_blocks);
+	for (size_t which = 0; which < 2; which++) {
+		size_t sectors = which ? 16 : 8;
+		bool prefix[16] = {false}, suffix[16] = {false};
+
+		for (uint64_t i = cpc_crash_nr_whole(f->pc); i < cpc_crash_nr_states(f->pc); i++) {
+			struct cpc_crash_choice c;
+
+			cpc_crash_state(f->pc, i, &c);
+			note_tear(&c, which, prefix, suffix);
+			cpc_crash_choice_free(&c);
+		}
+		for (size_t s = 1; s < sectors; s++)
+			assert_true(prefix[s] && suffix[s]);
+	}
+}
+
 /* Counts the states in which exactly `nr_lost` writes are lost and none is torn. */
 static unsigned count_states(struct fixture *f, size_t nr_lost)
 {
@@ -508,6 +547,7 @@ int main(void)
 	    TEST(tears_keep_the_chosen_sectors),
 	    TEST(all_subsets_of_few_writes_are_tried),
 	    TEST(single_losses_and_pairs_of_many_writes_are_tried),
+	    TEST(each_write_is_torn_at_each_sector_from_either_side),
 	    TEST(the_same_seed_gives_the_same_crash),
 	    TEST(save_and_restore_bring_back_image_and_pending),
 	    TEST(a_discard_hides_at_once_and_lands_with_a_flush),

@@ -23,6 +23,7 @@
 #include <stdio.h>
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 #define ROUNDS	   64u
 #define NODE_BYTES (8u << 20)
@@ -72,7 +73,8 @@ static const char *apply(struct repair *r, const struct cpc_fix *fix, uint8_t *b
 {
 	if (!load(r, fix, buf))
 		return "not repaired: the good copy cannot be read again";
-	if (cpc_backing_write(r->backing, fix->to, buf, fix->len, CPC_CAUSE_REPAIR))
+	if (cpc_backing_write(r->backing, CPC_MUTANT(repair_copies_backwards) ? fix->from : fix->to,
+			      buf, fix->len, CPC_CAUSE_REPAIR))
 		return "not repaired: cannot be written";
 	return NULL;
 }
@@ -82,6 +84,8 @@ static const char *look_again(struct repair *r, const struct cpc_fix *fix, uint8
 {
 	bool good = cpc_backing_read(r->backing, fix->to, buf, fix->len) == 0;
 
+	if (CPC_MUTANT(repair_reads_nothing_back))
+		return NULL;
 	if (good && fix->from == CPC_FIX_WIPE)
 		good = cpc_all_zero(buf, fix->len);
 	else if (good)
@@ -139,7 +143,7 @@ static int commit_rebuilt(struct cpc_store *store)
 	    .log_seq = store->super.log_seq,
 	    .log_position = store->super.log_position,
 	};
-	int ret = claim_log(store);
+	int ret = CPC_MUTANT(repair_claims_nothing) ? 0 : claim_log(store);
 
 	if (!ret)
 		ret = cpc_store_commit(store, &req);
@@ -194,7 +198,8 @@ static int round_of(struct repair *r, bool first)
 	if (!ret && collect.fixes.nr)
 		ret = apply_fixes(r, &collect.fixes, true);
 	/* Copies first: what they heal is not to be rebuilt. */
-	if (!ret && collect.rebuild && !collect.cannot_rebuild && !collect.fixes.nr)
+	if (!ret && collect.rebuild && !collect.fixes.nr &&
+	    (!collect.cannot_rebuild || CPC_MUTANT(rebuilt_without_a_node)))
 		ret = rebuild(r, &collect);
 	cpc_check_collect_destroy(&collect);
 	return ret;

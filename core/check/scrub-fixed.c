@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 /* --- superblocks --- */
 
@@ -53,7 +54,7 @@ static void mend_slot(struct slot *at, unsigned ring, uint32_t slot, const char 
 		cpc_scrub_heal(at->s, &d, at->want, sizeof(*at->want));
 		return;
 	}
-	if (at->s->store->burned_super)
+	if (at->s->store->burned_super && !CPC_MUTANT(scrub_wipes_a_burned_superblock))
 		return;
 	memset(at->have, 0, sizeof(*at->have));
 	cpc_scrub_heal(at->s, &d, at->have, sizeof(*at->have));
@@ -61,13 +62,15 @@ static void mend_slot(struct slot *at, unsigned ring, uint32_t slot, const char 
 
 int cpc_scrub_supers(struct scrub *s)
 {
+	const bool lock = !CPC_MUTANT(scrub_beside_a_superblock_being_written);
 	struct slot at = {.s = s};
 	int ret = -ENOMEM;
 
 	at.want = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*at.want));
 	at.have = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*at.have));
 	if (at.want && at.have) {
-		cpc_mutex_lock(&s->store->super_lock);
+		if (lock)
+			cpc_mutex_lock(&s->store->super_lock);
 		cpc_mutex_lock(&s->store->lock);
 		at.super = s->store->super;
 		cpc_mutex_unlock(&s->store->lock);
@@ -79,7 +82,8 @@ int cpc_scrub_supers(struct scrub *s)
 			if (why)
 				mend_slot(&at, i / CPC_SUPER_SLOTS, i % CPC_SUPER_SLOTS, why);
 		}
-		cpc_mutex_unlock(&s->store->super_lock);
+		if (lock)
+			cpc_mutex_unlock(&s->store->super_lock);
 		ret = 0;
 	}
 	cpc_free(at.want);
@@ -95,14 +99,16 @@ void cpc_scrub_home(struct scrub *s, uint64_t group, const struct cpc_disk_group
 	const char *bad[2] = {NULL, NULL};
 	uint8_t *buf = s->node[0], *good = NULL;
 
-	for (unsigned copy = 0; copy < geo->copies; copy++) {
+	for (unsigned copy = 0; copy < (CPC_MUTANT(scrub_reads_one_bitmap) ? 1 : geo->copies);
+	     copy++) {
 		uint8_t *into = good ? s->copy : buf;
 
 		if (cpc_backing_read(s->store->backing,
 				     cpc_geometry_home(geo, copy, group, item->home), into,
 				     CPC_BLOCK_SIZE))
 			bad[copy] = "cannot be read";
-		else if (cpc_bitmap_csum(s->store->uuid, group, cpc_get_le64(&item->generation),
+		else if (!CPC_MUTANT(scrub_verifies_no_bitmap) &&
+			 cpc_bitmap_csum(s->store->uuid, group, cpc_get_le64(&item->generation),
 					 into) != cpc_get_le32(&item->csum))
 			bad[copy] = "checksum does not match";
 		else

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 struct batch {
 	struct scrub *s;
@@ -35,7 +36,9 @@ static const char *read_copy(struct scrub *s, const struct cpc_node_ptr *ptr, ui
 				     s->store->geo.nodesize))
 			why = "cannot be read";
 		else
-			why = cpc_node_verify(buf, ptr, owner, &s->hold.super);
+			why = CPC_MUTANT(scrub_verifies_no_node)
+				  ? NULL
+				  : cpc_node_verify(buf, ptr, owner, &s->hold.super);
 		if (!why)
 			break;
 	}
@@ -68,7 +71,7 @@ static void node_damage(struct scrub *s, const struct cpc_node_ptr *ptr, uint64_
 /* Return: false: there is no good copy. */
 static bool load_node(struct scrub *s, const struct cpc_node_ptr *ptr, uint64_t owner, uint8_t *buf)
 {
-	unsigned copies = s->store->geo.copies;
+	unsigned copies = CPC_MUTANT(scrub_reads_one_node) ? 1 : s->store->geo.copies;
 	const char *bad[2] = {NULL, NULL}, *why;
 	bool good = false;
 

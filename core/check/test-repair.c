@@ -119,6 +119,35 @@ static void a_copy_is_repaired_from_the_other(void **state)
 	end_clean(&p);
 }
 
+static void what_the_device_does_not_keep_is_not_called_repaired(void **state)
+{
+	const struct cpc_powercut_fault lose = {.op = CPC_POWERCUT_WRITE,
+						.action = CPC_FAULT_LOSE,
+						.nth = 1,
+						.sticky = true,
+						.cause_mask = 1u << CPC_CAUSE_REPAIR};
+	struct cpc_repair_result r;
+	struct places at;
+	struct test_pool p;
+	struct told told;
+
+	make(&p, &at, 120);
+	cpc_powercut_flip(p.pc, at.node[0][1] + 97, 2);
+	cpc_powercut_flip(
+	    p.pc, cpc_geometry_super(&p.store->geo, 1, (p.store->super.slot + 3) % CPC_SUPER_SLOTS),
+	    1);
+	test_pool_close(&p);
+	cpc_powercut_add_fault(p.pc, &lose);
+	assert_int_equal(repair(p.pc, &told, &r), 0);
+	assert_int_equal(told.lines, 2);
+	assert_int_equal(told.repaired, 0);
+	assert_int_equal(r.after.errors, 2);
+	cpc_powercut_clear_faults(p.pc);
+	assert_int_equal(repair(p.pc, &told, &r), 0);
+	assert_int_equal(told.repaired, 2);
+	end_clean(&p);
+}
+
 static void pieces_of_a_superblock_are_wiped(void **state)
 {
 	struct cpc_repair_result r;
@@ -411,6 +440,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_copy_is_repaired_from_the_other),
+	    cmocka_unit_test(what_the_device_does_not_keep_is_not_called_repaired),
 	    cmocka_unit_test(pieces_of_a_superblock_are_wiped),
 	    cmocka_unit_test(a_lost_bitmap_is_rebuilt_from_the_trees),
 	    cmocka_unit_test(a_lost_free_log_is_rebuilt_from_the_trees),

@@ -12,9 +12,9 @@
  * adjacent nodes one is below the other). So a call searches once, or not at all with a cached
  * record.
  *
- * Rejected: a B-tree of records (fewer cache misses with a million records, but cached
- * references and in-place trims then need indirection, and a volume's tree holds its dirty set:
- * thousands).
+ * Rejected: a B+-tree in place of the red-black tree. It has fewer cache misses in a search, but a
+ * trim of the indexed end must walk to its key, which made trims with a cached record slower by
+ * more than the search in a volume's tree (thousands of records) gained; see docs/performance.md.
  */
 #include "lib/hooks.h"
 #include "io-tree/io-tree-internal.h"

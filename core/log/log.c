@@ -61,7 +61,7 @@ static uint64_t kept_from(struct cpc_log *log)
 	/* tail first: one that has moved on since a hold began is seen together with the hold */
 	uint64_t tail = atomic_load(&log->tail);
 
-	return cpc_min_u64(tail, atomic_load(&log->held));
+	return CPC_MUTANT(scrub_keeps_no_ring) ? tail : cpc_min_u64(tail, atomic_load(&log->held));
 }
 
 static uint64_t used(struct cpc_log *log)

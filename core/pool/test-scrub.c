@@ -140,7 +140,170 @@ static void note(void *ctx, const struct cpc_damage *d)
 	told->repaired += d->repaired;
 }
 
+/* Both copies of the bitmap of the only group. */
+static void find_home(struct fixture *f, uint64_t bytenr[2])
+{
+	struct cpc_store *store = f->pool->store;
+	struct cpc_cursor c;
+
+	cpc_cursor_init(&c, store->ebc, CPC_TREE_ROOT, &store->super.root);
+	assert_int_equal(cpc_cursor_seek(&c, cpc_root_key(CPC_ITEM_GROUP, 0)), 0);
+	assert_true(c.valid && c.key == cpc_root_key(CPC_ITEM_GROUP, 0));
+	for (unsigned copy = 0; copy < 2; copy++)
+		bytenr[copy] = cpc_geometry_home(&store->geo, copy, 0,
+						 ((const struct cpc_disk_group *)c.value)->home);
+	cpc_cursor_release(&c);
+}
+
+static void commit_until_folded(struct fixture *f)
+{
+	for (unsigned i = 0; i < 60; i++) {
+		write_block(f, i * 3, 7);
+		assert_int_equal(cpc_pool_commit(f->pool), 0);
+	}
+}
+
+/* The only block of the device that is full of one value. */
+static uint64_t find_block(struct fixture *f, uint8_t value)
+{
+	uint8_t want[CPC_BLOCK_SIZE], have[CPC_BLOCK_SIZE];
+	uint64_t found = 0;
+
+	memset(want, value, sizeof(want));
+	for (uint64_t at = 0; at < POOL_SIZE; at += sizeof(have)) {
+		cpc_powercut_peek(f->pc, at, have, sizeof(have));
+		if (memcmp(want, have, sizeof(have)) != 0)
+			continue;
+		assert_int_equal(found, 0);
+		found = at;
+	}
+	assert_true(found);
+	return found;
+}
+
 /* --- one thread --- */
+
+static void either_copy_of_a_bitmap_is_healed(void **state)
+{
+	struct cpc_scrub_result r;
+	struct fixture f;
+	uint64_t home[2];
+
+	make(&f, false, false);
+	commit_until_folded(&f);
+	for (unsigned copy = 0; copy < 2; copy++) {
+		struct told told = {.lines = 0};
+
+		find_home(&f, home);
+		cpc_powercut_flip(f.pc, home[copy] + 3, 1);
+		assert_int_equal(cpc_pool_scrub(f.pool, note, &told, &r), 0);
+		assert_int_equal(told.lines, 1);
+		assert_int_equal(told.repaired, 1);
+		assert_int_equal(told.last.kind, CPC_DAMAGE_BITMAP);
+		assert_int_equal(told.last.bytenr, home[copy]);
+	}
+	kill_pool(&f);
+	expect_clean(&f);
+	destroy(&f);
+}
+
+static void a_bad_block_of_data_is_named(void **state)
+{
+	struct told told = {.lines = 0};
+	struct cpc_scrub_result r;
+	struct fixture f;
+	uint64_t at;
+
+	make(&f, false, false);
+	write_block(&f, 5, 254);
+	assert_int_equal(cpc_pool_commit(f.pool), 0);
+	at = find_block(&f, 254);
+	cpc_powercut_flip(f.pc, at + 3, 1);
+	assert_int_equal(cpc_pool_scrub(f.pool, note, &told, &r), 0);
+	assert_int_equal(told.lines, 1);
+	assert_int_equal(told.last.kind, CPC_DAMAGE_DATA);
+	assert_int_equal(told.last.bytenr, at);
+	assert_int_equal(told.last.offset, 5 * CPC_BLOCK_SIZE);
+	assert_int_equal(r.unrepaired, 1);
+	kill_pool(&f);
+	destroy(&f);
+}
+
+struct locked {
+	struct fixture *f;
+	unsigned asked, taken;
+};
+
+static void *try_to_write_a_superblock(void *arg)
+{
+	struct locked *l = arg;
+	struct cpc_mutex *lock = &l->f->pool->store->super_lock;
+
+	l->asked++;
+	if (cpc_mutex_trylock(lock)) {
+		l->taken++;
+		cpc_mutex_unlock(lock);
+	}
+	return NULL;
+}
+
+static void ask_meanwhile(void *ctx, const struct cpc_damage *d)
+{
+	pthread_t thread;
+
+	assert_int_equal(d->kind, CPC_DAMAGE_SUPER);
+	assert_int_equal(cpc_thread_start(&thread, "commit", try_to_write_a_superblock, ctx), 0);
+	pthread_join(thread, NULL);
+}
+
+static void no_commit_writes_a_superblock_while_one_is_healed(void **state)
+{
+	struct cpc_scrub_result r;
+	struct fixture f;
+	struct locked l = {.f = &f};
+
+	make(&f, false, false);
+	cpc_powercut_flip(
+	    f.pc, cpc_geometry_super(&f.pool->store->geo, 1, f.pool->store->super.slot) + 900, 1);
+	assert_int_equal(cpc_pool_scrub(f.pool, ask_meanwhile, &l, &r), 0);
+	assert_int_equal(l.asked, 1);
+	assert_int_equal(l.taken, 0);
+	assert_int_equal(r.repaired, 1);
+	kill_pool(&f);
+	destroy(&f);
+}
+
+/* The pool may come back with it: what the device has of it is for the next commit to replace. */
+static void pieces_of_a_superblock_that_has_just_failed_are_left(void **state)
+{
+	const struct cpc_powercut_fault landed = {.op = CPC_POWERCUT_WRITE,
+						  .action = CPC_FAULT_FAIL_LANDED,
+						  .error = -EIO,
+						  .nth = 1,
+						  .sticky = true,
+						  .cause_mask = 1u << CPC_CAUSE_SUPER};
+	struct told told = {.lines = 0};
+	const struct cpc_scrub_options opts = {.heal = true, .damage = note, .ctx = &told};
+	uint8_t before[CPC_BLOCK_SIZE], after[CPC_BLOCK_SIZE];
+	struct cpc_scrub_result r;
+	struct fixture f;
+	uint64_t slot;
+
+	make(&f, false, false);
+	write_block(&f, 5, 254);
+	cpc_powercut_add_fault(f.pc, &landed);
+	assert_int_equal(cpc_pool_commit(f.pool), -EIO);
+	cpc_powercut_clear_faults(f.pc);
+	slot = cpc_geometry_super(&f.pool->store->geo, 0, f.pool->store->last_slot);
+	cpc_powercut_flip(f.pc, slot + 900, 1);
+	cpc_powercut_peek(f.pc, slot, before, sizeof(before));
+	assert_int_equal(cpc_scrub(f.pool->store, cpc_engine_log(f.pool->engine), &opts, &r), 0);
+	assert_int_equal(told.lines, 0);
+	cpc_powercut_peek(f.pc, slot, after, sizeof(after));
+	assert_memory_equal(before, after, sizeof(after));
+	kill_pool(&f);
+	destroy(&f);
+}
 
 static void records_that_the_trees_do_not_contain_are_healed(void **state)
 {
@@ -288,26 +451,14 @@ static void a_pool_whose_log_names_a_bad_group_opens_after_the_repair(void **sta
 {
 	struct cpc_repair_options opts = {.check = {.data = true}};
 	struct cpc_repair_result r;
-	struct cpc_group_home {
-		uint64_t bytenr[2];
-	} home;
 	struct cpc_backing *b;
 	struct fixture f;
-	struct cpc_cursor c;
+	uint64_t home[2];
 	uint8_t buf[CPC_BLOCK_SIZE];
 
 	make(&f, false, false);
-	for (unsigned i = 0; i < 60; i++) {
-		write_block(&f, i * 3, 7);
-		assert_int_equal(cpc_pool_commit(f.pool), 0);
-	}
-	cpc_cursor_init(&c, f.pool->store->ebc, CPC_TREE_ROOT, &f.pool->store->super.root);
-	assert_int_equal(cpc_cursor_seek(&c, cpc_root_key(CPC_ITEM_GROUP, 0)), 0);
-	assert_true(c.valid && c.key == cpc_root_key(CPC_ITEM_GROUP, 0));
-	for (unsigned copy = 0; copy < 2; copy++)
-		home.bytenr[copy] = cpc_geometry_home(
-		    &f.pool->store->geo, copy, 0, ((const struct cpc_disk_group *)c.value)->home);
-	cpc_cursor_release(&c);
+	commit_until_folded(&f);
+	find_home(&f, home);
 	/* most of what is free, so that the repair's commit would run into it */
 	for (unsigned i = 0; i < 2 * BLOCKS; i++) {
 		write_block(&f, i % BLOCKS, (uint8_t)(123 + i % BLOCKS));
@@ -316,8 +467,8 @@ static void a_pool_whose_log_names_a_bad_group_opens_after_the_repair(void **sta
 	}
 	assert_int_equal(cpc_volume_flush(f.vol), 0);
 	kill_pool(&f);
-	cpc_powercut_flip(f.pc, home.bytenr[0] + 3, 1);
-	cpc_powercut_flip(f.pc, home.bytenr[1] + 3, 1);
+	cpc_powercut_flip(f.pc, home[0] + 3, 1);
+	cpc_powercut_flip(f.pc, home[1] + 3, 1);
 	assert_int_equal(cpc_powercut_reopen(f.pc, &b), 0);
 	assert_int_equal(cpc_pool_open_backing(b, &f.opts, &f.pool, &err), -EUCLEAN);
 	assert_int_equal(cpc_powercut_reopen(f.pc, &b), 0);
@@ -515,6 +666,10 @@ static void a_scrub_in_the_background_tells_all_it_found(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(either_copy_of_a_bitmap_is_healed),
+	    cmocka_unit_test(a_bad_block_of_data_is_named),
+	    cmocka_unit_test(no_commit_writes_a_superblock_while_one_is_healed),
+	    cmocka_unit_test(pieces_of_a_superblock_that_has_just_failed_are_left),
 	    cmocka_unit_test(records_that_the_trees_do_not_contain_are_healed),
 	    cmocka_unit_test(the_ring_is_kept_while_its_records_are_looked_at),
 	    cmocka_unit_test(a_node_without_a_good_copy_is_healed_from_memory),

@@ -9,8 +9,9 @@
  *
  * What bounds a slice is device reads, which come one after the other: one for each node, and one
  * for each group whose bitmap has to be loaded to free what the node names. In a volume of single
- * blocks all over the pool the first leaves need many bitmaps, and later ones find them loaded. A
- * leaf is freed as a whole, so a slice may go beyond its budget by the entries of one leaf.
+ * blocks all over the pool the first leaves need many bitmaps, and later ones find them loaded. So
+ * a slice may end inside a leaf: the entries that are left are written as a leaf of their own,
+ * which takes the old one's place on the list.
  *
  * A node that cannot be read for damage is left out with a message: its blocks stay in use
  * (leaked) and core/check reports them. Guessing what it mapped could free somebody's data. The
@@ -76,35 +77,66 @@ int cpc_commit_drop_add(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	return 0;
 }
 
-/* Pays for the bitmap of a group that this commit has not freed anything in. */
-static void pay_for_group(struct cpc_commit *c, uint64_t bytenr, uint32_t *budget)
+/* Pays for the bitmap of a group that this commit has not freed anything in. Return: false: the
+ * budget has been spent. */
+static bool pay_for_group(struct cpc_commit *c, uint64_t bytenr, uint32_t *budget)
 {
 	uint64_t group = (bytenr >> CPC_BLOCK_SHIFT) / CPC_GROUP_BLOCKS;
 
-	if (*budget && !cpc_blockset_group(&c->freed[c->phase], group) &&
-	    !cpc_space_is_loaded(c->store->space, group))
-		--*budget;
+	if (cpc_blockset_group(&c->freed[c->phase], group) ||
+	    cpc_space_is_loaded(c->store->space, group))
+		return true;
+	if (*budget == 0)
+		return false;
+	--*budget;
+	return true;
 }
 
-static int free_leaf_data(struct cpc_commit *c, const void *node, uint32_t *budget)
-{
-	for (uint32_t i = 0; i < cpc_node_nritems(node); i++) {
-		const struct cpc_disk_extent *extent;
-		const void *value;
-		uint32_t size;
-		uint64_t key;
-		int ret;
+/* The entries of a leaf from one on. */
+struct rest {
+	const void *leaf;
+	uint64_t owner;
+	uint32_t at;
+};
 
-		cpc_node_item(node, i, &key, &value, &size);
-		extent = value;
-		pay_for_group(c, cpc_get_le64(&extent->bytenr), budget);
-		ret = c->txn.free_data(c, cpc_get_le64(&extent->bytenr),
-				       cpc_item_len(CPC_TREE_VOLUME_BASE, size),
-				       cpc_get_le64(&extent->birth));
-		if (ret)
-			return ret;
+static int rest_next(void *ctx, struct cpc_tree_op *op)
+{
+	struct rest *rest = ctx;
+
+	if (rest->at == cpc_node_nritems(rest->leaf))
+		return 0;
+	cpc_node_item(rest->leaf, rest->at++, &op->start, &op->value, &op->size);
+	op->end = op->start + cpc_item_len(rest->owner, op->size);
+	return 1;
+}
+
+static int keep_rest(struct cpc_commit *c, struct rest *rest)
+{
+	const struct cpc_node_ptr empty = {.nodes = 0};
+	struct cpc_node_ptr leaf;
+	int ret = cpc_btree_apply(&c->txn, rest->owner, &empty, rest_next, rest, &leaf);
+
+	return ret ? ret : cpc_commit_drop_add(c, &leaf, rest->owner);
+}
+
+/* Frees what a leaf maps, at least one entry of it, so that every slice gets on. */
+static int drop_leaf(struct cpc_commit *c, const void *leaf, uint64_t owner, uint32_t *budget)
+{
+	struct rest rest = {.leaf = leaf, .owner = owner};
+	struct cpc_tree_op op;
+	int ret = 0;
+
+	while (!ret && rest_next(&rest, &op) == 1) {
+		const struct cpc_disk_extent *extent = op.value;
+		uint64_t bytenr = cpc_get_le64(&extent->bytenr);
+
+		if (!pay_for_group(c, bytenr, budget) && rest.at > 1) {
+			rest.at--;
+			return keep_rest(c, &rest);
+		}
+		ret = c->txn.free_data(c, bytenr, op.end - op.start, cpc_get_le64(&extent->birth));
 	}
-	return 0;
+	return ret;
 }
 
 /* Frees a subtree as far as the budget goes; what is left becomes items of its own. */
@@ -130,7 +162,7 @@ static int drop_subtree(struct cpc_commit *c, const struct cpc_node_ptr *ptr, ui
 	if (ret)
 		return ret;
 	if (ptr->level == 0) {
-		ret = free_leaf_data(c, eb->data, budget);
+		ret = drop_leaf(c, eb->data, owner, budget);
 	} else {
 		for (uint32_t i = 0; !ret && i < cpc_node_nritems(eb->data); i++) {
 			struct cpc_node_ptr child;

@@ -130,7 +130,7 @@ static bool wants_fold(struct cpc_commit *c, uint64_t group, uint64_t oldest, ui
 static bool fold_allowed(struct cpc_store *store)
 {
 	return (!store->burned_super || CPC_MUTANT(bitmaps_folded_while_burned)) &&
-	       !cpc_store_held(store);
+	       (!cpc_store_held(store) || CPC_MUTANT(bitmaps_folded_while_held));
 }
 
 /*

@@ -10,6 +10,8 @@
  */
 #include "transaction/store-internal.h"
 
+#include "lib/mutation.h"
+
 void cpc_store_hold(struct cpc_store *store, struct cpc_store_hold *hold)
 {
 	cpc_mutex_lock(&store->lock);
@@ -37,7 +39,7 @@ void cpc_store_unhold(struct cpc_store *store, struct cpc_store_hold *hold)
 
 void cpc_hold_pins_locked(struct cpc_store *store, struct cpc_pins *pins)
 {
-	if (!store->hold)
+	if (!store->hold || CPC_MUTANT(hold_pins_nothing))
 		return;
 	pins->next_held = store->hold->pins;
 	store->hold->pins = cpc_pins_get(pins);

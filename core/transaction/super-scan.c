@@ -12,6 +12,7 @@
 #include "transaction/store-internal.h"
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 #define WINDOW (1u << 20)
 
@@ -107,12 +108,13 @@ int cpc_super_scan(struct cpc_backing *backing, struct cpc_super *super,
 	if (!window)
 		return -ENOMEM;
 	while (at && ret == -EINVAL) {
-		uint64_t start = at > WINDOW ? at - WINDOW : 0;
+		uint64_t len = cpc_min_u64(at, WINDOW);
+		uint64_t start = CPC_MUTANT(scan_from_the_start) ? size - at : at - len;
 
-		read_window(backing, start, window, at - start);
-		if (search_window(window, start, at - start, size, &found))
+		read_window(backing, start, window, len);
+		if (search_window(window, start, len, size, &found))
 			ret = 0;
-		at = start;
+		at -= len;
 		if (progress)
 			progress(ctx, (size - at) >> CPC_BLOCK_SHIFT, size >> CPC_BLOCK_SHIFT);
 	}

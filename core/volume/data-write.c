@@ -132,7 +132,7 @@ static int write_round(struct cpc_data_writer *w)
 			i++;
 			continue;
 		}
-		while (i + want < w->nr && want < CPC_BACKING_MAX_IOV && !w->bytenr[i + want])
+		while (i + want < w->nr && want < CPC_DATA_RUN && !w->bytenr[i + want])
 			want++;
 		ret = alloc_run(w, want, &block, &got);
 		if (ret) {

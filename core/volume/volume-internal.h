@@ -258,13 +258,17 @@ void cpc_cut_destroy(struct cpc_volume *vol);
 
 /* --- device writes of data (data-write.c) --- */
 
-#define CPC_DATA_WRITES 16u /* in flight at once */
+/* Blocks of a device write, and device writes of a sequence in flight at once. One MiB keeps a
+ * device busy; a flush's small writes queue behind all of it (docs/performance.md, "Neighbours").
+ */
+#define CPC_DATA_RUN	64u
+#define CPC_DATA_WRITES 4u
 
-/* One device write of up to CPC_BACKING_MAX_IOV blocks. */
+/* One device write. */
 struct cpc_data_write {
 	struct cpc_io io;
 	struct cpc_data_writer *writer;
-	struct iovec iov[CPC_BACKING_MAX_IOV];
+	struct iovec iov[CPC_DATA_RUN];
 	uint64_t block; /* in the pool */
 	size_t first;	/* index of its first block in the writer's arrays */
 	uint32_t nr;
@@ -293,7 +297,7 @@ struct cpc_data_writer {
 int cpc_data_write_all(struct cpc_data_writer *w);
 
 /*
- * Starts one device write of all blocks (at most CPC_BACKING_MAX_IOV, all reserved) at one new
+ * Starts one device write of all blocks (at most CPC_DATA_RUN, all reserved) at one new
  * place and says at once where: bytenr and csums are set. The caller waits on the queue and then
  * looks at w->error. -ENOSPC: there is no such place.
  */
