@@ -6,6 +6,7 @@
 
 #include "memory.h"
 #include "plugin/nbd-errno.h"
+#include "spoil.h"
 
 #define KIB	    1024u
 #define POOL_BYTES  (6u << 20)
@@ -28,6 +29,8 @@ enum op {
 	REOPEN,
 	CRASH,
 	CHECK,
+	SCRUB,
+	REPAIR,
 	NR_OPS
 };
 
@@ -46,6 +49,8 @@ static const struct {
     {"reopenings", {4, 1, 1, 1, 1, 0, 0, 0, 0, 0, 4}},
     {"recoveries", {4, 1, 1, 0, 2, 0, 1, 1, 1, 1, 0, 5}},
     {"checks", {2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5}},
+    {"scrubs", {2, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 5}},
+    {"repairs", {2, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 5}},
     {"all", {6, 2, 2, 2, 3, 1, 1, 1, 1, 1, 1, 1, 1}},
 };
 
@@ -71,11 +76,12 @@ static void arm(struct script *s)
 	const struct fault *f = &s->fault;
 
 	s->armed = true;
-	if (f->kind == FAULT_ALLOC)
+	if (f->kind == FAULT_ALLOC) {
 		memory_fail(f->nth, f->sticky);
-	else
-		cpc_powercut_fail(s->rig.pc, (enum cpc_powercut_op)f->kind, f->nth, f->sticky,
-				  f->error);
+		return;
+	}
+	s->calls = cpc_powercut_count(s->rig.pc, (enum cpc_powercut_op)f->kind);
+	cpc_powercut_fail(s->rig.pc, (enum cpc_powercut_op)f->kind, f->nth, f->sticky, f->error);
 }
 
 static void heal(struct script *s)
@@ -84,18 +90,17 @@ static void heal(struct script *s)
 	cpc_powercut_clear_faults(s->rig.pc);
 }
 
-/* Notes how often the fault has fired; `calls` were counted when it was armed. */
-static void count_fired(struct script *s, uint64_t calls)
+/* How often the fault has fired. */
+static uint64_t fired(const struct script *s)
 {
 	uint64_t nr;
 
-	if (s->fault.kind == FAULT_ALLOC) {
-		s->fired = memory_failures();
-		return;
-	}
-	nr = cpc_powercut_count(s->rig.pc, (enum cpc_powercut_op)s->fault.kind) - calls;
-	if (nr >= s->fault.nth)
-		s->fired = s->fault.sticky ? nr - s->fault.nth + 1 : 1;
+	if (s->fault.kind == FAULT_ALLOC)
+		return memory_failures();
+	nr = cpc_powercut_count(s->rig.pc, (enum cpc_powercut_op)s->fault.kind) - s->calls;
+	if (!s->armed || nr < s->fault.nth)
+		return 0;
+	return s->fault.sticky ? nr - s->fault.nth + 1 : 1;
 }
 
 /* Whether the fault, or what it has done to the pool, explains an error. */
@@ -371,10 +376,12 @@ static void all_durable(struct script *s)
 	s->tables_floor = s->nr_tables - 1;
 }
 
-static void op_commit(struct script *s)
+static bool op_commit(struct script *s)
 {
-	if (succeeded(s, cpc_pool_commit(s->rig.pool), "commit"))
-		all_durable(s);
+	if (!succeeded(s, cpc_pool_commit(s->rig.pool), "commit"))
+		return false;
+	all_durable(s);
+	return true;
 }
 
 /* --- lives --- */
@@ -483,14 +490,109 @@ static void op_check(struct script *s)
 		rig_expect(failures == memory_failures(), "a check without memory looks complete");
 }
 
+struct told {
+	const struct spoilt *sp;
+	bool repaired[2]; /* the blocks that were spoilt */
+};
+
+static void note_damage(void *ctx, const struct cpc_damage *damage)
+{
+	struct told *told = ctx;
+
+	for (unsigned i = 0; i < told->sp->nr; i++)
+		told->repaired[i] |=
+		    damage->repaired && damage->bytenr == told->sp->block[i].bytenr;
+}
+
+/* What a healthy device has been told to heal is healed, and what is called repaired is. */
+static void judge_healing(struct script *s, const struct told *told, bool healthy, const char *what)
+{
+	for (unsigned i = 0; i < told->sp->nr; i++) {
+		rig_expect(told->repaired[i] || !healthy, "%s: no word of the block at %llu", what,
+			   (unsigned long long)told->sp->block[i].bytenr);
+		rig_expect(!told->repaired[i] || spoil_is_gone(told->sp, s->rig.pc, i),
+			   "%s: the block at %llu is called repaired", what,
+			   (unsigned long long)told->sp->block[i].bytenr);
+	}
+}
+
+static void op_scrub(struct script *s)
+{
+	struct cpc_scrub_result result;
+	struct spoilt sp = {.nr = 0};
+	struct told told = {.sp = &sp};
+	uint64_t failures;
+	int ret;
+
+	/* what a failed commit has left is not the state that a scrub goes by */
+	if (op_commit(s))
+		spoil(&sp, s->rig.pc, s->rig.size, (enum spoil)rnd_below(&s->rnd, SPOIL_FREE_LOG));
+	failures = fired(s);
+	ret = cpc_pool_scrub(s->rig.pool, note_damage, &told, &result);
+	if (succeeded(s, ret, "scrub"))
+		judge_healing(s, &told, fired(s) == failures, "scrub");
+	spoil_undo(&sp, s->rig.pc);
+}
+
+static int repair_device(struct script *s, struct told *told, struct cpc_repair_result *result)
+{
+	struct cpc_repair_options opts = {.check = {.data = true, .ctx = told},
+					  .damage = note_damage};
+	struct cpc_backing *b;
+	int ret;
+
+	rig_expect(cpc_powercut_reopen(s->rig.pc, &b) == 0, "the device cannot be opened");
+	ret = cpc_repair(b, &opts, result);
+	cpc_backing_close(b);
+	return ret;
+}
+
+/* What has no copy is built anew elsewhere, so only copies are compared. One that was interrupted
+ * may leave blocks that nothing names: the next one gives them back. */
+static void op_repair(struct script *s)
+{
+	enum spoil what = (enum spoil)rnd_below(&s->rnd, NR_SPOILS);
+	struct cpc_repair_result result;
+	struct spoilt sp;
+	struct told told = {.sp = &sp};
+	uint64_t failures;
+	bool healthy, done;
+
+	close_pool(s);
+	spoil(&sp, s->rig.pc, s->rig.size, what);
+	failures = fired(s);
+	done = succeeded(s, repair_device(s, &told, &result), "repair");
+	if (done) {
+		healthy = fired(s) == failures;
+		rig_expect(!healthy || result.after.errors == 0, "repair: %llu errors are left",
+			   (unsigned long long)result.after.errors);
+		if (what != SPOIL_FREE_LOG)
+			judge_healing(s, &told, healthy, "repair");
+	}
+	s->repair_again |= !done || result.after.errors > 0;
+	spoil_undo(&sp, s->rig.pc);
+}
+
+static void repair_again(struct script *s)
+{
+	struct spoilt sp = {.nr = 0};
+	struct told told = {.sp = &sp};
+	struct cpc_repair_result result;
+	int ret = repair_device(s, &told, &result);
+
+	rig_expect(ret == 0 && result.after.errors == 0, "a repair after one that was interrupted");
+}
+
 static void reopen(struct script *s, enum op op)
 {
 	if (op == REOPEN)
 		close_pool(s);
 	else if (op == CRASH)
 		crash(s);
-	else
+	else if (op == CHECK)
 		op_check(s);
+	else
+		op_repair(s);
 	if (!open_pool(s) && s->alive) {
 		close_handles(s);
 		rig_kill(&s->rig);
@@ -522,7 +624,9 @@ static void step(struct script *s, enum op op)
 	};
 	unsigned i = (unsigned)rnd_below(&s->rnd, SCRIPT_VOLUMES);
 
-	if (op >= REOPEN)
+	if (op == SCRUB)
+		op_scrub(s);
+	else if (op >= REOPEN)
 		reopen(s, op);
 	else if (op == COMMIT)
 		op_commit(s);
@@ -548,7 +652,9 @@ static void begin(struct script *s)
 	s->rig = (struct rig){.size = POOL_BYTES,
 			      .nodesize = nodesizes[rnd_below(&s->rnd, 3)],
 			      .single = rnd_percent(&s->rnd, 25),
-			      .watch = s->fault.kind != FAULT_ALLOC};
+			      /* nor can the oracle follow a repair, which has no pool */
+			      .watch = s->fault.kind != FAULT_ALLOC &&
+				       !workloads[s->workload].weight[REPAIR]};
 	cpc_pool_options_init(&s->rig.opts);
 	s->rig.opts.cache = CPC_CACHE_MIN;
 	s->rig.opts.dirty = rnd_percent(&s->rnd, 50) ? 65536 : 0;
@@ -571,15 +677,11 @@ static void prologue(struct script *s)
 
 static void under_fault(struct script *s)
 {
-	uint64_t calls = s->fault.kind == FAULT_ALLOC
-			     ? 0
-			     : cpc_powercut_count(s->rig.pc, (enum cpc_powercut_op)s->fault.kind);
-
 	arm(s);
 	for (unsigned i = 0; i < OPERATIONS && s->alive; i++)
 		step(s, draw_op(s));
 	heal(s);
-	count_fired(s, calls);
+	s->fired = fired(s);
 }
 
 /* A pool that is still healthy takes what comes, and makes it durable. */
@@ -612,6 +714,8 @@ static void finish(struct script *s)
 	rig_expect(open_pool(s), "a healthy device cannot be read");
 	use(s);
 	close_pool(s);
+	if (s->repair_again)
+		repair_again(s);
 	rig_check(&s->rig, true, &result);
 }
 

@@ -59,6 +59,8 @@ struct script {
 	size_t nr_tables, tables_floor;
 	bool may_come_back; /* table[nr_tables]: a change that failed, and broke the pool */
 	bool armed;	    /* the fault is, or has been */
+	uint64_t calls;	    /* of the device, of the fault's kind, before it was armed */
+	bool repair_again;  /* one was interrupted */
 	bool alive;	    /* the pool answers, as far as known */
 	uint8_t *buf;
 

@@ -84,14 +84,23 @@ static int write_and_read_back(struct scrub *s, uint64_t bytenr, const void *goo
 
 void cpc_scrub_heal(struct scrub *s, struct cpc_damage *damage, const void *good, size_t len)
 {
+	int ret;
+
 	atomic_fetch_add(&s->store->scrub_errors, 1);
 	if (!good) {
 		cpc_scrub_damage(s, damage, "not repaired: no good copy");
-	} else if (!s->opts->heal) {
+		return;
+	}
+	if (!s->opts->heal) {
 		cpc_scrub_damage(s, damage, "not repaired: the pool is read-only");
-	} else if (write_and_read_back(s, damage->bytenr, good, len)) {
+		return;
+	}
+	ret = write_and_read_back(s, damage->bytenr, good, len);
+	if (ret) {
 		cpc_scrub_damage(s, damage,
-				 "not repaired: the device does not keep what is written");
+				 ret == -ENOMEM
+				     ? "not repaired: out of memory"
+				     : "not repaired: the device does not keep what is written");
 	} else {
 		atomic_fetch_add(&s->store->scrub_healed, 1);
 		cpc_scrub_damage(s, damage, NULL);
