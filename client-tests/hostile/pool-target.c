@@ -94,13 +94,13 @@ static int ignore_extent(void *ctx, uint64_t offset, uint64_t len, bool hole)
 	return 0;
 }
 
-static bool opened_read_only;
+static bool pool_read_only, volume_read_only; /* the latter by the flags of the image */
 
 /* What a pool may answer to a request that is within bounds. */
 static void expect_answer(int ret)
 {
 	target_counts.requests++;
-	if (opened_read_only && ret == -EROFS)
+	if ((pool_read_only || volume_read_only) && ret == -EROFS)
 		return;
 	if (ret != 0 && ret != -EIO && ret != -EUCLEAN && ret != -ENOSPC && ret != -ENOMEM)
 		target_fail("a request is answered with %s", strerror(-ret));
@@ -165,7 +165,9 @@ static void request(struct cpc_pool *pool, const char *name, const uint8_t *r)
 	default:
 		if (cpc_pool_open_volume(pool, name, &vol))
 			return;
+		volume_read_only = cpc_volume_read_only(vol);
 		request_on(vol, r);
+		volume_read_only = false;
 		cpc_pool_close_volume(pool, vol);
 	}
 }
@@ -268,7 +270,7 @@ static void open_and_use(const struct job *job)
 	cpc_pool_options_init(&opts);
 	opts.cache = CPC_CACHE_MIN;
 	opts.no_threads = true;
-	opts.read_only = opened_read_only = read_only;
+	opts.read_only = pool_read_only = read_only;
 	ret = cpc_pool_open_backing(device_open(&im->device), &opts, &pool, &err);
 	if (ret) {
 		target_counts.refused++;

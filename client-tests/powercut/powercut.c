@@ -6,10 +6,10 @@
  *            [--ops N | --sequence A,B,C] [--state PATH]
  *
  * Runs workloads until --states states have been tried (CPC_TEST_STATES), or --seconds have passed.
- * One in two is a sequence: all of one and of two operations in an order that the seed gives, then
- * three drawn. Of the others three in four are small, their every device write an instant to cut
- * the power at, and one is long. --per-instant and --per-epoch say how many states are tried at a
- * write and before a flush. --ops and --sequence say what each workload is.
+ * Three in four are sequences: all of one and of two operations in an order that the seed gives,
+ * then three drawn. Of the others three in four are small, their every device write an instant to
+ * cut the power at, and one is long. --per-instant and --per-epoch say how many states are tried at
+ * a write and before a flush. --ops and --sequence say what each workload is.
  *
  * A failure prints the command that tries its state alone. See workload.h and explore.h.
  */
@@ -92,8 +92,8 @@ static void choose(struct workload *w, const struct options *o, uint64_t n)
 	w->nr_ops = o->ops ? o->ops : small ? 12 + (unsigned)(w->seed % 29) : 300;
 	if (o->sequence.nr)
 		w->sequence = o->sequence;
-	else if (!o->ops && n % 2)
-		w->sequence = nth_sequence(o, n / 2);
+	else if (!o->ops && n % 4)
+		w->sequence = nth_sequence(o, n - n / 4 - 1);
 	else if (w->nr_ops > 60)
 		w->save_one_in = 12;
 }
