@@ -4,8 +4,8 @@
  * fails; and the judgement of every answer and of what the pool holds afterwards.
  *
  *   a healthy prologue -> the fault is armed -> operations -> it is taken away -> the pool works
- *   -> it is closed, killed or loses power -> it opens, holds what was promised, is clean -> is
- * used
+ *   -> it is closed, killed or loses power -> it opens, holds what was promised, is clean
+ *   -> is used
  *
  * An operation's error must be one that the fault explains. The pool need not stay healthy, but a
  * read-only one must say so. A change of names that failed has happened if the pool says so, and

@@ -3,7 +3,7 @@
  * target: what hostile bytes are given to. Each takes any bytes and must come back: without a
  * crash, a sanitizer's finding, or more memory or time than it may take.
  *
- * Called by main.c, which makes random inputs and replays a corpus, and by libfuzzer.c.
+ * Called by hostile.c, which makes random inputs and replays a corpus, and by libfuzzer.c.
  */
 #ifndef CPC_HOSTILE_TARGET_H
 #define CPC_HOSTILE_TARGET_H

@@ -3,8 +3,8 @@
  * history: what each sector of one volume may hold, by what was sent to a server and what it
  * answered.
  *
- * Called by worker.c; calls client.h for the end with a message. It knows nothing of connections:
- * its caller says when a request is issued and answered, and hands in what was read.
+ * Called by worker.c and request.c; calls client.h for the end with a message. It knows nothing of
+ * connections: its caller says when a request is issued and answered, and hands in what was read.
  *
  * A sector (512 bytes) has a base, its bytes at some time, and a chain of changes since in their
  * order. A change may cover a part of a sector. Its bytes are stamped: each sector of a write holds
@@ -15,13 +15,13 @@
  * answered. Invariants:
  *
  *  1. Changes in flight never share a sector (history_writable), so a chain has one order, and only
- *     its last change may be unanswered. Neighbouring sectors of a block do have changes at once,
- * and reads may meet anything.
+ *     its last change may be unanswered. Neighbouring sectors of a block do have changes at
+ *     once, and reads may meet anything.
  *  2. A read shows each sector at one state of its chain: not older than the last change answered
  *     before the read was issued, nor than a state that another read had shown before.
  *  3. After a crash all sectors are at one instant: no change is there in part, none that is
- * missing was answered before one that is there was issued, nor before an answered flush or FUA
- * request was issued; no answered FUA change is missing.
+ *     missing was answered before one that is there was issued, nor before an answered flush or
+ *     FUA request was issued; no answered FUA change is missing.
  *  4. A change moves from the chain to the base once a flush has made it durable and no request in
  *     flight is older than its answer. What is missing of the base is thus a lost flush.
  *

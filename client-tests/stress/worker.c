@@ -4,15 +4,14 @@
  *
  * Normal path: a watcher for each handle tells libnbd to read or write; a prepare watcher, before
  * the loop sleeps, pumps each connection that was touched: it issues requests up to the depth and
- * asks libnbd what to wait for next. Completion callbacks run inside libnbd with the handle locked,
- * so they only touch the history and mark the connection.
+ * asks libnbd what to wait for next. Requests and their answers: request.c.
  *
  * A connection's life:
  *
  *     waiting --timer--> connecting --> working --> leaving (disconnect when all is answered)
  *        ^                   |             |------> vanished, see below
- *        '------- lost <-----+-------------'        lost: allowed only while the server is being
- * killed
+ *        '------- lost <-----+-------------'        lost: allowed only while the
+ *                                                        server is being killed
  *
  * A connection that vanishes leaves changes that nobody answers and that the server may still do.
  * Most close only their sending half; when the server closes its own it is done with them, and a
@@ -22,352 +21,38 @@
  * When the server has been killed, each connection is lost, the disks of the next life are read and
  * judged, and the load goes on.
  */
-#include "stress.h"
+#include "worker.h"
 
 #include <errno.h>
-#include <ev.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include "../programs/client.h"
-#include "history.h"
 
 #define POLL_SECONDS	0.01
 #define RETRY_SECONDS	0.02
 #define CONNECT_SECONDS 60.0
 #define JUDGE_BYTES	(1u << 20)
-#define BLOCK		4096u
 
-struct worker;
-struct connection;
-
-/* A request in flight, or one of a connection that vanished. */
-struct op {
-	struct flight flight;
-	struct connection *connection;
-	struct volume *volume;
-	enum count kind;
-	uint64_t start, len;
-	struct change *change; /* write, trim, zero; or of a read: what it settles */
-	unsigned char *buf;
-	TAILQ_ENTRY(op) link; /* the connection's, the ghost's, or the volume's list */
-};
-TAILQ_HEAD(op_list, op);
-
-struct volume {
-	struct worker *worker;
-	struct history *history;
-	char uri[512];
-	char name[64];
-	struct op_list unsettled; /* changes of vanished clients that the server is done with */
-	struct op_list haunted;	  /* those that it may still do */
-	uint64_t haunted_bytes;
-};
-
-struct connection {
-	struct worker *worker;
-	struct volume *volume;
-	struct nbd_handle *nbd; /* NULL: waiting for the timer */
-	ev_io io;
-	ev_timer retry;
-	struct op_list ops;
-	unsigned nr_ops;
-	bool touched, connected, leaving, goodbye; /* leaving: no new requests; goodbye: said */
-	double since;				   /* when it first tried to connect */
-	TAILQ_ENTRY(connection) link;		   /* worker->touched */
-};
-
-/* What is left of a connection that closed its sending half. */
-struct ghost {
-	ev_io io;
-	struct worker *worker;
-	struct volume *volume;
-	struct op_list ops;
-	TAILQ_ENTRY(ghost) link;
-};
-
-struct worker {
-	const struct options *options;
-	struct shared *shared;
-	struct worker_state *state;
-	struct ev_loop *loop;
-	ev_prepare prepare;
-	ev_timer poll;
-	struct rng rng;
-	struct volume *volumes;
-	unsigned nr_volumes;
-	struct connection *connections;
-	unsigned nr_connections;
-	TAILQ_HEAD(, connection) touched;
-	TAILQ_HEAD(, ghost) ghosts;
-};
-
-static void count(struct worker *worker, enum count what, uint64_t n)
+void worker_count(struct worker *worker, enum count what, uint64_t n)
 {
 	atomic_fetch_add_explicit(&worker->state->count[what], n, memory_order_relaxed);
 }
 
-static bool ending(const struct worker *worker)
+bool worker_ending(const struct worker *worker)
 {
 	return atomic_load(&worker->shared->ending) ||
 	       atomic_load(&worker->shared->life) != atomic_load(&worker->state->judged);
 }
 
-static void touch(struct connection *connection)
+void worker_touch(struct connection *connection)
 {
 	if (connection->touched)
 		return;
 	connection->touched = true;
 	TAILQ_INSERT_TAIL(&connection->worker->touched, connection, link);
-}
-
-/* --- requests -------------------------------------------------------------------------------- */
-
-static uint64_t pick_length(struct worker *worker)
-{
-	static const struct {
-		unsigned permille;
-		uint64_t most;
-	} kinds[] = {{450, 4096}, {350, 16384}, {150, 65536}, {45, 512 << 10}, {5, 4 << 20}};
-	uint64_t dice = rng_below(&worker->rng, 1000), most = 0;
-
-	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-		most = kinds[i].most;
-		if (dice < kinds[i].permille)
-			break;
-		dice -= kinds[i].permille;
-	}
-	if (most > worker->options->max_len)
-		most = worker->options->max_len;
-	return 1 + rng_below(&worker->rng, most);
-}
-
-/* Any range; half of them of whole sectors, a quarter of whole blocks. */
-static void pick_range(struct worker *worker, const struct volume *volume, uint64_t *start,
-		       uint64_t *len)
-{
-	static const uint64_t units[] = {1, SECTOR, SECTOR, BLOCK};
-	uint64_t unit = units[rng_below(&worker->rng, 4)];
-	uint64_t size = history_size(volume->history), n = pick_length(worker);
-
-	*len = (n + unit - 1) / unit * unit;
-	if (*len > size)
-		*len = size;
-	*start = rng_below(&worker->rng, size - *len + 1) / unit * unit;
-}
-
-static enum count pick_kind(struct worker *worker)
-{
-	uint64_t dice = rng_below(&worker->rng, 100);
-
-	return dice < 38   ? COUNT_READ
-	       : dice < 80 ? COUNT_WRITE
-	       : dice < 84 ? COUNT_TRIM
-	       : dice < 89 ? COUNT_ZERO
-	       : dice < 95 ? COUNT_FLUSH
-			   : COUNT_STATUS;
-}
-
-static bool is_change(enum count kind)
-{
-	return kind == COUNT_WRITE || kind == COUNT_TRIM || kind == COUNT_ZERO;
-}
-
-static struct op *new_op(struct connection *connection, enum count kind, uint64_t start,
-			 uint64_t len)
-{
-	struct op *op = calloc(1, sizeof(*op));
-
-	if (!op)
-		fail("out of memory");
-	op->connection = connection;
-	op->volume = connection->volume;
-	op->kind = kind;
-	op->start = start;
-	op->len = len;
-	if (kind == COUNT_READ || kind == COUNT_WRITE) {
-		op->buf = malloc(len);
-		if (!op->buf)
-			fail("out of memory");
-	}
-	return op;
-}
-
-static void free_op(struct op *op)
-{
-	free(op->buf);
-	free(op);
-}
-
-/* Takes an op out of its connection; its flight is over. */
-static void remove_op(struct op *op)
-{
-	history_end(op->volume->history, &op->flight);
-	TAILQ_REMOVE(&op->connection->ops, op, link);
-	op->connection->nr_ops--;
-}
-
-/*
- * A callback with an error: the connection died, or is about to, and what becomes of the op is
- * decided when it is lost. An error of a server that lives is a fault.
- */
-static bool completed(const struct op *op, int error)
-{
-	if (error == 0)
-		return true;
-	if (error != ENOTCONN && error != ESHUTDOWN && !ending(op->connection->worker))
-		fail("%s of %s at %" PRIu64 " + %" PRIu64 ": %s", count_names[op->kind],
-		     op->volume->name, op->start, op->len, strerror(error));
-	return false;
-}
-
-static void settle(struct op *op)
-{
-	history_resolve(op->volume->history, op->change, op->buf);
-	count(op->connection->worker, COUNT_SETTLED, 1);
-}
-
-static int op_done(void *opaque, int *error)
-{
-	struct op *op = opaque;
-	struct worker *worker = op->connection->worker;
-	struct history *history = op->volume->history;
-
-	touch(op->connection);
-	if (!completed(op, *error))
-		return 1;
-	if (is_change(op->kind) && op->change)
-		history_answered(history, op->change);
-	else if (op->kind == COUNT_FLUSH)
-		history_flushed(history, op->flight.issued);
-	else if (op->kind == COUNT_READ)
-		history_check_read(history, op->flight.issued, op->start, op->len, op->buf);
-	if (op->kind == COUNT_READ && op->change)
-		settle(op);
-	count(worker, op->kind, 1);
-	count(worker, COUNT_BYTES, op->buf ? op->len : 0);
-	remove_op(op);
-	free_op(op);
-	return 1;
-}
-
-/* Block status: pairs of length and flags from the op's start on. */
-static int op_extents(void *opaque, const char *context, uint64_t offset, uint32_t *entries,
-		      size_t nr_entries, int *error)
-{
-	struct op *op = opaque;
-	uint64_t end = op->start + op->len;
-
-	if (*error || strcmp(context, LIBNBD_CONTEXT_BASE_ALLOCATION) != 0)
-		return 0;
-	if (offset != op->start || nr_entries < 2)
-		fail("block status of %s at %" PRIu64 ": %zu entries from %" PRIu64,
-		     op->volume->name, op->start, nr_entries, offset);
-	for (size_t i = 0; i + 1 < nr_entries && offset < end; i += 2) {
-		uint64_t len = entries[i] < end - offset ? entries[i] : end - offset;
-
-		if (entries[i] == 0)
-			fail("block status of %s: an extent of no bytes at %" PRIu64,
-			     op->volume->name, offset);
-		if (entries[i + 1] & LIBNBD_STATE_ZERO)
-			history_check_zeroes(op->volume->history, op->flight.issued, offset, len);
-		offset += len;
-	}
-	return 0;
-}
-
-static int64_t send_op(struct op *op, uint32_t flags)
-{
-	struct nbd_handle *nbd = op->connection->nbd;
-	nbd_completion_callback done = {.callback = op_done, .user_data = op};
-	nbd_extent_callback extents = {.callback = op_extents, .user_data = op};
-
-	switch (op->kind) {
-	case COUNT_READ:
-		return nbd_aio_pread(nbd, op->buf, op->len, op->start, done, 0);
-	case COUNT_WRITE:
-		return nbd_aio_pwrite(nbd, op->buf, op->len, op->start, done, flags);
-	case COUNT_TRIM:
-		return nbd_aio_trim(nbd, op->len, op->start, done, flags);
-	case COUNT_ZERO:
-		return nbd_aio_zero(nbd, op->len, op->start, done, flags);
-	case COUNT_FLUSH:
-		return nbd_aio_flush(nbd, done, 0);
-	default:
-		return nbd_aio_block_status(nbd, op->len, op->start, extents, done, 0);
-	}
-}
-
-/* Makes the change of an op. Of a trim the server promises zeroes for whole blocks alone. */
-static void make_change(struct op *op, bool fua)
-{
-	struct history *history = op->volume->history;
-	uint64_t start = op->start, end = op->start + op->len;
-
-	if (op->kind == COUNT_TRIM) {
-		start = (start + BLOCK - 1) / BLOCK * BLOCK;
-		end = end / BLOCK * BLOCK;
-	}
-	if (start < end)
-		op->change =
-		    history_issue(history, start, end - start, op->kind != COUNT_WRITE, fua);
-	if (op->kind == COUNT_WRITE)
-		history_fill(history, op->change, op->buf);
-}
-
-/* Context: not in a callback of this connection. */
-static void issue(struct op *op)
-{
-	struct connection *connection = op->connection;
-	struct worker *worker = connection->worker;
-	struct history *history = op->volume->history;
-	uint32_t flags = 0;
-
-	if (is_change(op->kind)) {
-		bool fua = rng_percent(&worker->rng, 5);
-
-		make_change(op, fua);
-		flags = fua ? LIBNBD_CMD_FLAG_FUA : 0;
-		count(worker, COUNT_FUA, fua);
-	}
-	history_begin(history, &op->flight);
-	TAILQ_INSERT_TAIL(&connection->ops, op, link);
-	connection->nr_ops++;
-	if (send_op(op, flags) == -1 && !nbd_aio_is_dead(connection->nbd) &&
-	    !nbd_aio_is_closed(connection->nbd))
-		fail("%s of %s: %s", count_names[op->kind], op->volume->name, nbd_get_error());
-}
-
-static void issue_any(struct connection *connection)
-{
-	struct worker *worker = connection->worker;
-	struct op *unsettled = TAILQ_FIRST(&connection->volume->unsettled);
-	enum count kind = pick_kind(worker);
-	uint64_t start, len;
-
-	if (unsettled) {
-		struct op *op = new_op(connection, COUNT_READ, change_start(unsettled->change),
-				       change_len(unsettled->change));
-
-		op->change = unsettled->change;
-		TAILQ_REMOVE(&connection->volume->unsettled, unsettled, link);
-		free_op(unsettled);
-		issue(op);
-		return;
-	}
-	for (unsigned tries = 0; tries < 4; tries++) {
-		pick_range(worker, connection->volume, &start, &len);
-		if (!is_change(kind) || history_writable(connection->volume->history, start, len)) {
-			issue(new_op(connection, kind, start, len));
-			return;
-		}
-	}
-	issue(new_op(connection, COUNT_READ, start, len));
 }
 
 /* --- connections ----------------------------------------------------------------------------- */
@@ -386,12 +71,12 @@ static void abandon_ops(struct connection *connection, struct op_list *changes)
 	struct op *op;
 
 	while ((op = TAILQ_FIRST(&connection->ops))) {
-		remove_op(op);
+		request_remove(op);
 		if (op->change)
 			TAILQ_INSERT_TAIL(op->kind == COUNT_READ ? &op->volume->unsettled : changes,
 					  op, link);
 		else
-			free_op(op);
+			request_free(op);
 	}
 }
 
@@ -405,7 +90,7 @@ static void lost(struct connection *connection)
 {
 	struct worker *worker = connection->worker;
 
-	if (connection->connected && !connection->leaving && !ending(worker))
+	if (connection->connected && !connection->leaving && !worker_ending(worker))
 		fail("%s: the server closed a connection: %s", connection->volume->name,
 		     nbd_get_error());
 	if (!connection->connected && ev_time() - connection->since > CONNECT_SECONDS)
@@ -458,13 +143,13 @@ static void vanish(struct connection *connection)
 	struct volume *volume = connection->volume;
 	struct op *op;
 
-	count(connection->worker, COUNT_VANISHED, 1);
+	worker_count(connection->worker, COUNT_VANISHED, 1);
 	connection->since = ev_time();
 	if (nbd_aio_is_ready(connection->nbd) && rng_percent(&connection->worker->rng, 75)) {
 		become_ghost(connection);
 	} else {
 		TAILQ_FOREACH(op, &connection->ops, link)
-		volume->haunted_bytes += is_change(op->kind) ? op->len : 0;
+		volume->haunted_bytes += request_changes(op->kind) ? op->len : 0;
 		forget_handle(connection);
 		abandon_ops(connection, &volume->haunted);
 	}
@@ -480,7 +165,7 @@ static void connect_again(struct ev_loop *loop, ev_timer *timer, int events)
 	(void)events;
 	if (atomic_load(&worker->shared->stop))
 		return;
-	if (ending(worker)) {
+	if (worker_ending(worker)) {
 		connection->since = ev_time();
 		wait_to_connect(connection, RETRY_SECONDS);
 		return;
@@ -491,7 +176,7 @@ static void connect_again(struct ev_loop *loop, ev_timer *timer, int events)
 	if (nbd_add_meta_context(connection->nbd, LIBNBD_CONTEXT_BASE_ALLOCATION) != 0)
 		fail("meta context: %s", nbd_get_error());
 	nbd_aio_connect_uri(connection->nbd, connection->volume->uri); /* if it fails: dead */
-	touch(connection);
+	worker_touch(connection);
 }
 
 /* Now and then a client leaves, in order or not. */
@@ -515,14 +200,14 @@ static void work(struct connection *connection)
 
 	if (!connection->connected) {
 		connection->connected = true;
-		count(worker, COUNT_CONNECTS, 1);
+		worker_count(worker, COUNT_CONNECTS, 1);
 	}
-	while (!stop && !ending(worker) && !connection->leaving &&
+	while (!stop && !worker_ending(worker) && !connection->leaving &&
 	       connection->nr_ops < worker->options->depth && !nbd_aio_is_dead(connection->nbd) &&
 	       !nbd_aio_is_closed(connection->nbd)) {
 		if (leave_sometimes(connection))
 			break;
-		issue_any(connection);
+		request_issue(connection);
 	}
 	if (connection->nbd && connection->nr_ops == 0 && !connection->goodbye &&
 	    (stop || connection->leaving)) {
@@ -565,7 +250,7 @@ static void handle_ready(struct ev_loop *loop, ev_io *io, int events)
 		nbd_aio_notify_read(connection->nbd);
 	else if (events & EV_WRITE)
 		nbd_aio_notify_write(connection->nbd);
-	touch(connection);
+	worker_touch(connection);
 }
 
 static void pump_touched(struct ev_loop *loop, ev_prepare *prepare, int events)
@@ -630,7 +315,7 @@ static void free_ops(struct op_list *list)
 
 	while ((op = TAILQ_FIRST(list))) {
 		TAILQ_REMOVE(list, op, link);
-		free_op(op);
+		request_free(op);
 	}
 }
 
@@ -651,7 +336,7 @@ static void judge_life(struct worker *worker, unsigned life)
 		free_ops(&volume->haunted);
 		free_ops(&volume->unsettled);
 		volume->haunted_bytes = 0;
-		count(worker, COUNT_MISSING, history_judge_life(volume->history));
+		worker_count(worker, COUNT_MISSING, history_judge_life(volume->history));
 	}
 	ev_now_update(worker->loop);
 	atomic_store(&worker->state->judged, life);
@@ -666,7 +351,7 @@ static void poll_shared(struct ev_loop *loop, ev_timer *timer, int events)
 	(void)events;
 	if (life != atomic_load(&worker->state->judged) || atomic_load(&worker->shared->stop))
 		for (unsigned i = 0; i < worker->nr_connections; i++)
-			touch(&worker->connections[i]);
+			worker_touch(&worker->connections[i]);
 	if (!all_closed(worker))
 		return;
 	if (life != atomic_load(&worker->state->judged))

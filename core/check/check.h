@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * check: looks at a pool without opening it, the way a stranger would: superblocks, every node,
- * every mapping, space, the log; with `data` every data block. And prints structures (dump). Writes
- * nothing.
+ * every mapping, space, the log; with `data` every data block. And prints structures (dump).
+ * Neither writes anything. cpc_repair does, see there.
  *
  * Called by server/cli and tests; calls transaction/store.h (superblock search), core/btree (node
  * checks), space (fresh bitmaps), format, backing.

@@ -2,9 +2,9 @@
 /*
  * replay: what an open does with the log that the last life has left.
  *
- *   scan (verify, write nothing) -> settle the superblock -> claim the blocks that the log names ->
- * copy what may be in a cache only -> runs and names into memory -> commit under a new nonce -> an
- * empty log
+ *   scan (verify, write nothing) -> settle the superblock -> claim the blocks that the log names
+ *   -> copy what may be in a cache only -> runs and names into memory
+ *   -> commit under a new nonce -> an empty log
  *
  * Nothing is answered before that commit is durable. A crash on the way leaves the old superblock
  * and the old log, and the next open does it again. Read-only scans, takes runs and names into

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+/* The bar of a long verb: on stderr, and only where that is a terminal. */
 #include "cli/cli.h"
 
 #include <unistd.h>

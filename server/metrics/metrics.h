@@ -11,7 +11,7 @@
  *
  * Invariants
  *  1. At most CPC_METRICS_MAX_CLIENTS connections; more of them wait in the socket's queue. One
- * that is silent for 10 s is closed. A connection costs at most 16 KiB and one text.
+ *     that is silent for 10 s is closed. A connection costs at most 16 KiB and one text.
  *  2. Requests for disks never wait for it: one thread of its own answers all.
  *
  * Locks: none. Errors: negative errno and one line of text from listen.
