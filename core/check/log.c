@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "lib/hooks.h"
+#include "lib/mutation.h"
 
 /* What cpc_log_scan looks at of a store; it needs none that is open. */
 static struct cpc_store *bare_store(struct cpc_backing *backing, const struct cpc_super *super,
@@ -175,7 +176,8 @@ static void note_lost(struct cpc_log_check *lc, const struct cpc_log_replay *r, 
 	lc->lost = true;
 	if (ret != -EIO || !u->bytenr)
 		cpc_finding(lc->findings, "%s", ret == -EUCLEAN ? why : "log: cannot be read");
-	else if (lc->roll_back && !cpc_blockset_test(lc->named, u->bytenr >> CPC_BLOCK_SHIFT))
+	else if ((lc->roll_back || CPC_MUTANT(repair_rolls_back_unasked)) &&
+		 !cpc_blockset_test(lc->named, u->bytenr >> CPC_BLOCK_SHIFT))
 		cpc_finding_fix(lc->findings, lc->fixes, &fix, NULL,
 				"volume %" PRIu64 " block %" PRIu64 ", log record %" PRIu64
 				" of %" PRIu64 " to go",

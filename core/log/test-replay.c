@@ -359,120 +359,6 @@ static void data_above_the_mark_moves_and_replay_says_where(void **state)
 	log_rig_destroy(&f);
 }
 
-/* --- reads that fail --- */
-
-static void fail_reads(struct log_rig *f, uint64_t bytenr, uint64_t nth, bool sticky)
-{
-	const struct cpc_powercut_fault fault = {.op = CPC_POWERCUT_READ,
-						 .nth = nth,
-						 .sticky = sticky,
-						 .bytenr = bytenr,
-						 .len = bytenr ? CPC_BLOCK_SIZE : 0,
-						 .error = -EIO};
-
-	cpc_powercut_add_fault(f->pc, &fault);
-}
-
-static void a_read_that_fails_once_takes_back_no_flush(void **state)
-{
-	uint64_t reads, at;
-	struct log_rig f;
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(cpc_log_flush(f.log, log_rig_log_block(&f, i, &at)), 0);
-	log_rig_crash(&f, CPC_FATE_LOST);
-	reads = cpc_powercut_count(f.pc, CPC_POWERCUT_READ);
-	log_rig_assert_replays_to(&f, 4);
-	reads = cpc_powercut_count(f.pc, CPC_POWERCUT_READ) - reads;
-	for (uint64_t n = 1; n <= reads; n++) {
-		fail_reads(&f, 0, n, false);
-		log_rig_assert_replays_to(&f, 4);
-		cpc_powercut_clear_faults(f.pc);
-	}
-	log_rig_destroy(&f);
-}
-
-static void data_that_cannot_be_read_refuses_until_it_can(void **state)
-{
-	struct cpc_log_replay r;
-	struct log_rig f;
-	uint64_t at[4];
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(cpc_log_flush(f.log, log_rig_log_block(&f, i, &at[i])), 0);
-	log_rig_crash(&f, CPC_FATE_LOST);
-	fail_reads(&f, at[3] << CPC_BLOCK_SHIFT, 1, true);
-	assert_int_equal(log_rig_scan(&f, &r), -EIO);
-	assert_int_equal(r.unreadable.bytenr, at[3] << CPC_BLOCK_SHIFT);
-	assert_int_equal(r.unreadable.block, 3);
-	assert_int_equal(r.unreadable.volume, 1);
-	assert_int_equal(r.unreadable.seq, 4);
-	assert_int_equal(r.unreadable.records, 1);
-	cpc_powercut_clear_faults(f.pc);
-	log_rig_assert_replays_to(&f, 4);
-	/* below the mark it is an error of the block, when somebody reads it */
-	fail_reads(&f, at[2] << CPC_BLOCK_SHIFT, 1, true);
-	log_rig_assert_replays_to(&f, 4);
-	log_rig_destroy(&f);
-}
-
-static void data_that_nobody_needs_may_be_unreadable(void **state)
-{
-	struct log_rig f;
-	uint64_t at[5];
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	for (unsigned i = 0; i < 5; i++)
-		log_rig_log_block(&f, i == 4 ? 1 : i, &at[i]); /* the last replaces the second */
-	log_rig_crash(&f, CPC_FATE_KEPT);
-	fail_reads(&f, at[1] << CPC_BLOCK_SHIFT, 1, true);
-	log_rig_assert_replays_to(&f, 5);
-	/* an older cut was never written: no flush was answered for what stands behind it */
-	fail_reads(&f, at[3] << CPC_BLOCK_SHIFT, 1, true);
-	cpc_powercut_flip(f.pc, at[2] << CPC_BLOCK_SHIFT, 0);
-	cpc_powercut_flip(f.pc, at[0] << CPC_BLOCK_SHIFT, 0);
-	log_rig_assert_replays_to(&f, 0);
-	log_rig_destroy(&f);
-}
-
-/* --- proportional to the log --- */
-
-static uint64_t bytes_allocated;
-
-static void *counting_alloc(size_t align, size_t size)
-{
-	bytes_allocated += size;
-	return cpc_hooks_default.alloc(align, size);
-}
-
-/* What a scan of so many records above the mark, with one block each, allocates. */
-static uint64_t cost_of(unsigned nr)
-{
-	struct cpc_log_replay r;
-	struct log_rig f;
-	uint64_t at;
-
-	log_rig_make(&f, 16 * POOL_SIZE, 8 * MIB);
-	for (unsigned i = 0; i < nr; i++)
-		log_rig_log_block(&f, i * 7919 % nr, &at);
-	log_rig_crash(&f, CPC_FATE_KEPT);
-	bytes_allocated = 0;
-	cpc_hooks.alloc = counting_alloc;
-	assert_int_equal(log_rig_scan(&f, &r), 0);
-	cpc_hooks.alloc = cpc_hooks_default.alloc;
-	assert_int_equal(r.nr, nr);
-	cpc_log_replay_destroy(&r);
-	log_rig_destroy(&f);
-	return bytes_allocated;
-}
-
-static void verifying_four_times_as_many_records_copies_six_times_as_much_at_most(void **state)
-{
-	assert_true(cost_of(1600) < 6 * cost_of(400));
-}
-
 /* --- records made to harm --- */
 
 /* A record with an entry of each kind. */
@@ -629,10 +515,6 @@ int main(void)
 	    cmocka_unit_test(a_record_that_names_a_lost_superblock_refuses_the_pool),
 	    cmocka_unit_test(named_blocks_are_claimed_before_anything_is_allocated),
 	    cmocka_unit_test(data_above_the_mark_moves_and_replay_says_where),
-	    cmocka_unit_test(a_read_that_fails_once_takes_back_no_flush),
-	    cmocka_unit_test(data_that_cannot_be_read_refuses_until_it_can),
-	    cmocka_unit_test(data_that_nobody_needs_may_be_unreadable),
-	    cmocka_unit_test(verifying_four_times_as_many_records_copies_six_times_as_much_at_most),
 	    cmocka_unit_test(records_made_to_harm_do_none),
 	    cmocka_unit_test(a_ring_full_of_noise_is_an_empty_log),
 	    cmocka_unit_test(without_memory_a_batch_or_a_replay_fails_and_can_be_repeated),
