@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A file whose device can be stopped, or made to fail its flushes: another nbdkit, whose plugin is a
+"""A file whose device can be stopped, or made to fail its flushes or the reads of a block: another nbdkit, whose plugin is a
 few lines of shell around dd, and nbdfuse. (Not QEMU's storage daemon: with several writes at a time its
 FUSE export of version 7.2 writes one request's data into another's place.)"""
 
@@ -12,8 +12,13 @@ import cpctest
 
 SCRIPT = {
     "get_size": "stat -c %s {real}",
-    "pread": "dd if={real} bs=64K iflag=count_bytes,skip_bytes skip=$4 count=$3 status=none",
-    "pwrite": "dd of={real} bs=64K conv=notrunc oflag=seek_bytes seek=$4 status=none",
+    "pread": "if test -e {bad}; then read bad <{bad};"
+             " if test $4 -lt $((bad + 4096)) -a $(($4 + $3)) -gt $bad; then"
+             " echo EIO this block cannot be read >&2; exit 1; fi; fi;"
+             " dd if={real} bs=64K iflag=count_bytes,skip_bytes skip=$4 count=$3 status=none",
+    "pwrite": "dd of={real} bs=64K conv=notrunc oflag=seek_bytes seek=$4 status=none || exit 1;"
+              " if test -e {bad}; then read bad <{bad};"
+              " if test $4 -le $bad -a $(($4 + $3)) -ge $((bad + 4096)); then rm {bad}; fi; fi",
     "can_write": "exit 0",
     "can_flush": "exit 0",
     "can_multi_conn": "exit 0",
@@ -29,6 +34,7 @@ class FaultyDevice(contextlib.ExitStack):
         super().__init__()
         self.directory = f"{directory}/device"
         self.flag = f"{directory}/device.flag"
+        self.bad = f"{directory}/device.bad"
         self.real = real
         self.path = None
         self.process = None
@@ -38,7 +44,7 @@ class FaultyDevice(contextlib.ExitStack):
         cpctest.need_programs("nbdkit", "dd")
         super().__enter__()
         sock, pidfile = f"{self.directory}.sock", f"{self.directory}.pid"
-        script = [f"{name}={text.format(real=self.real, flag=self.flag)}"
+        script = [f"{name}={text.format(real=self.real, flag=self.flag, bad=self.bad)}"
                   for name, text in SCRIPT.items()]
         self.process = subprocess.Popen(
             ["nbdkit", "-f", "-U", sock, "--pidfile", pidfile, "eval", *script],
@@ -63,6 +69,11 @@ class FaultyDevice(contextlib.ExitStack):
                 pass
         else:
             os.unlink(self.flag)
+
+    def fail_reads(self, bytenr):
+        """The block there cannot be read until it has been written."""
+        with open(self.bad, "w", encoding="ascii") as bad:
+            print(bytenr, file=bad)
 
     def stop(self):
         """Nothing is answered any more."""
