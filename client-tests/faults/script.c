@@ -93,7 +93,8 @@ static bool explained(struct script *s, int ret)
 		       !cpc_pool_healthy(s->rig.pool, NULL, 0);
 	if (s->fault.kind == FAULT_ALLOC)
 		return ret == -ENOMEM;
-	return ret == -ENOSPC && s->fault.error == -ENOSPC;
+	/* A bitmap that cannot be read costs the free blocks of its group (space.h). */
+	return ret == -ENOSPC && (s->fault.error == -ENOSPC || s->fault.kind == FAULT_READ);
 }
 
 bool script_succeeded(struct script *s, int ret, const char *what)
