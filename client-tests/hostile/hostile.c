@@ -6,9 +6,9 @@
  *
  * Replays files, one input each, or one a line in hexadecimal digits (corpus/pool.hex; the name is
  * the target's); or makes --count random inputs, or as many as there is time for, for one target or
- * for all in turn. An input that takes
- * more than 2 seconds of processor time, 10 with a sanitizer, is a failure. What fails is kept in
- * the file hostile-failure-TARGET of the working directory, which can be given as FILE.
+ * for all in turn. An input that takes more than 2 seconds of processor time, 10 with a sanitizer,
+ * is a failure. What fails is kept in the file hostile-failure-TARGET of the working directory,
+ * which can be given as FILE.
  */
 #include <fcntl.h>
 #include <getopt.h>

@@ -11,8 +11,8 @@
  *
  * Nothing is given to the builder before a change is known to have an effect (touch()). Until then
  * every node on the path counts as unchanged, and its parent will link it as it is; so removing
- *what does not exist writes nothing. touch() appends, from the root down, the children that the
- *path has already passed: they stand before the change in key order.
+ * what does not exist writes nothing. touch() appends, from the root down, the children that the
+ * path has already passed: they stand before the change in key order.
  *
  *	path:      root            untouched children 0..s-1: appended by touch()
  *	             \ s

@@ -12,9 +12,10 @@
  *	old node -> level 2: ...
  *
  * Normal path. Items go to `cur` of level 0 until it is full; then it becomes `full`, and the
- *`full` before it is emitted, which appends a child to level 1, and so on. An old node at level k
- *is appended as a child at level k + 1, after all below has been closed. An address is asked for
- *only when a node is emitted, so no node is ever allocated in vain, and addresses ascend with keys.
+ * `full` before it is emitted, which appends a child to level 1, and so on. An old node at level k
+ * is appended as a child at level k + 1, after all below has been closed. An address is asked for
+ * only when a node is emitted, so no node is ever allocated in vain, and addresses ascend with
+ * keys.
  *
  * Slow paths, when a level is closed because an old node follows:
  *  - `cur` under a half and a `full` before it: both share their items evenly. So an insert into a

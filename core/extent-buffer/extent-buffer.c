@@ -2,8 +2,8 @@
 /*
  * Why this way: every lookup in every tree ends here, and nearly all find their node in memory. So
  * a hit takes no lock: the index may be read in an epoch section, and a reference is taken by
- *adding one to a count that is not zero. A node that is in the index never changes, so there is
- *nothing else to protect.
+ * adding one to a count that is not zero. A node that is in the index never changes, so there is
+ * nothing else to protect.
  *
  *	         alloc            finish          writeback        writes done
  *	(none) -------> private --------> DIRTY ------------> WRITEBACK ---------> clean
@@ -16,9 +16,9 @@
  * so that later readers of the same node wait for the one read instead of starting another.
  *
  * Dropping. The index owns one reference. The clock takes only nodes whose count is exactly that
- *one, by exchanging it for 0, after which no reader can take it. Dropping a node that is in use
- *(its address was freed) only takes it out of the index; the last user frees it. Memory is given
- *back after an epoch.
+ * one, by exchanging it for 0, after which no reader can take it. Dropping a node that is in use
+ * (its address was freed) only takes it out of the index; the last user frees it. Memory is given
+ * back after an epoch.
  *
  * The clock knows only clean nodes, so it does not search among dirty ones; a clean one that
  * no device flush has covered yet is passed over.

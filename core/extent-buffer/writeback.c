@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Why this way: a commit has to write some thousands of nodes out of a cache of many more. The
- *marks lead straight to them, in order of address, and the allocator gives new nodes ascending
+ * marks lead straight to them, in order of address, and the allocator gives new nodes ascending
  * addresses: so neighbours in the index are neighbours on the device, and a few large writes do.
  *
- * Normal path. Sync turns the mark DIRTY into TOWRITE, a bit at a time without holding the lock for
- * long; what becomes dirty later has no TOWRITE and is not waited for. Then batches: find marked
- *nodes, move each from DIRTY to WRITEBACK, join neighbours into writes of up to MAX_WRITE bytes
- *(first copies by their addresses, second copies by theirs), queue them all, wait. Last, wait for
- *what another thread had in writeback.
+ * Normal path. Sync turns the mark DIRTY into TOWRITE, a bit at a time without holding the lock
+ * for long; what becomes dirty later has no TOWRITE and is not waited for. Then batches: find
+ * marked nodes, move each from DIRTY to WRITEBACK, join neighbours into writes of up to MAX_WRITE
+ * bytes (first copies by their addresses, second copies by theirs), queue them all, wait. Last,
+ * wait for what another thread had in writeback.
  *
  *	tag_dirty    fill_batch           submit_copy           write_done
  *	DIRTY ------> TOWRITE -------------> WRITEBACK -----> device -----> clean, flush_seq known
@@ -16,10 +16,10 @@
  *	  +------------------------------------------------------+ any copy failed: dirty again
  *
  * Writing before the sync takes the same way with DIRTY in the place of TOWRITE: whoever makes
- *nodes writes them as soon as they are a quarter of the cache (make_room), for nothing else will,
- *and a commit may make more nodes than there is memory. A failed write is remembered in write_error
- *until a sync has returned it, or the transaction has been given up: the commit that relies on the
- *node hears of it, whoever issued the write.
+ * nodes writes them as soon as they are a quarter of the cache (make_room), for nothing else will,
+ * and a commit may make more nodes than there is memory. A failed write is remembered in
+ * write_error until a sync has returned it, or the transaction has been given up: the commit that
+ * relies on the node hears of it, whoever issued the write.
  *
  * Rejected: one write a node (the second copy alone would double the number of device writes);
  * waiting with a counter of writes in flight (sync would wait for writes that began after it).

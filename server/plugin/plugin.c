@@ -2,13 +2,14 @@
 /*
  * The plugin's life, in nbdkit's order:
  *	load, config, config_complete, thread_model
- *	get_ready	before the fork, errors are seen: open the pool, bind control socket and
- *metrics after_fork	threads: engine, control, metrics, stop
+ *	get_ready	before the fork, errors are seen: open the pool, bind socket and port
+ *	after_fork	threads: engine, control, metrics, stop
  *	...		requests
  *	cleanup		all connections have ended: everything in reverse
  *	unload
+ *
  * When get_ready or after_fork fails, nbdkit exits without cleanup: the kernel gives the pool's
- *lock back. When clients stay connected at the end, there is no cleanup either: stop.h.
+ * lock back. When clients stay connected at the end, there is no cleanup either: stop.h.
  */
 #include "server.h"
 

@@ -5,6 +5,7 @@
  *	exports.c	connections, names: list, default, open, close, what an export can do
  *	requests.c	read, write, trim, zero, flush, cache, extents
  *	plugin.c	life: config_complete, get_ready, after_fork, cleanup, thread model
+ *	stop.c		the end within 5 seconds of a signal
  *	log.c		the engine's messages to nbdkit's log
  * It calls core/pool, core/volume, server/control, server/metrics and server/verbs, and knows
  * nothing of the format.
