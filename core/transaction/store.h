@@ -131,8 +131,8 @@ void cpc_store_close(struct cpc_store *store);
 
 /* What a walk of all trees has found to be in use, to take the place of bitmaps and free log. */
 struct cpc_rebuilt {
-	bool
-	    free_log_lost; /* the tree cannot be read; every group that has blocks in use is here */
+	/* The tree cannot be read; every group that has blocks in use is here. */
+	bool free_log_lost;
 	size_t nr;
 	struct cpc_rebuilt_group {
 		uint64_t group;
