@@ -14,7 +14,7 @@
  * states it may be in. Offline check after each life. Errors are part of the model: -ENOSPC only
  * from what stores something, and not where a small mapped range is overwritten.
  */
-#include "model.h"
+#include "model-internal.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -23,334 +23,14 @@
 
 #include "lib/hooks.h"
 
-#define MIB	    (1ull << 20)
-#define MAX_VOLUMES 6u
-#define NR_NAMES    9u
-#define ROUND_OPS   6000u
-#define BUF_BYTES   (8 * MIB)
-
-struct volume {
-	unsigned name; /* index in names */
-	struct ref ref;
-	struct cpc_volume *handle;
-};
-
-struct model {
-	struct rig rig;
-	struct rnd rnd;
-	uint64_t clock; /* stamps */
-	unsigned nr;
-	struct volume volume[MAX_VOLUMES];
-	uint8_t *buf, *buf2;
-	uint64_t max_io;
-	uint64_t used_fresh; /* bytes in use of the empty pool */
-	uint64_t counts[32];
-};
+#define ROUND_OPS 6000u
 
 static const char *const names[NR_NAMES] = {
     "a", "B", "disk-0", "disk.1", "x_y", "0", "longer-name-with-many-letters", "z9", "q"};
 
-static const char *name_of(const struct volume *v)
+const char *model_name(const struct volume *v)
 {
 	return names[v->name];
-}
-
-/* --- ranges --- */
-
-static uint64_t pick_len(struct model *m, uint64_t max)
-{
-	static const struct {
-		unsigned percent;
-		uint64_t limit;
-	} classes[] = {{45, 8192}, {70, 65536}, {88, 262144}, {97, MIB}, {100, BUF_BYTES}};
-	uint64_t p = rnd_below(&m->rnd, 100);
-	unsigned i = 0;
-
-	while (p >= classes[i].percent)
-		i++;
-	return 1 + rnd_below(&m->rnd, cpc_min_u64(classes[i].limit, cpc_min_u64(max, m->max_io)));
-}
-
-static uint64_t pick_base(struct model *m, uint64_t size)
-{
-	uint64_t window = cpc_min_u64(size, m->rig.size / 2), p = rnd_below(&m->rnd, 100);
-
-	if (p < 70)
-		return rnd_below(&m->rnd, window);
-	if (p < 85)
-		return size - window + rnd_below(&m->rnd, window);
-	return size / 7 * rnd_below(&m->rnd, 7);
-}
-
-/* A range within the volume, aligned to blocks, sectors or nothing. */
-static void pick_range(struct model *m, const struct volume *v, uint64_t *offset, uint64_t *len)
-{
-	static const uint64_t aligns[] = {4096, 512, 1};
-	uint64_t align = aligns[rnd_below(&m->rnd, 3)], size = v->ref.size;
-
-	*offset = pick_base(m, size);
-	*len = pick_len(m, size);
-	if (align <= size) {
-		*offset = cpc_align_down(*offset, align);
-		*len = cpc_align_up(*len, align);
-	}
-	*len = cpc_min_u64(*len, cpc_min_u64(size - *offset, m->max_io));
-}
-
-static struct volume *pick_volume(struct model *m)
-{
-	return &m->volume[rnd_below(&m->rnd, m->nr)];
-}
-
-/* --- comparing --- */
-
-static void compare(struct model *m, struct volume *v, uint64_t offset, uint64_t len)
-{
-	int ret = cpc_volume_read(v->handle, m->buf2, len, offset);
-	uint64_t bad;
-
-	rig_expect(ret == 0, "volume %s: read of %llu+%llu: %s", name_of(v),
-		   (unsigned long long)offset, (unsigned long long)len, strerror(-ret));
-	if (!ref_equals(&v->ref, m->buf2, len, offset, &bad))
-		rig_fail("volume %s: byte %llu (block %llu) of a read of %llu+%llu is wrong",
-			 name_of(v), (unsigned long long)bad,
-			 (unsigned long long)(bad >> CPC_BLOCK_SHIFT), (unsigned long long)offset,
-			 (unsigned long long)len);
-}
-
-/* After a failed change each byte is old or new; what it is now becomes the reference. */
-static void adopt(struct model *m, struct volume *v, const uint8_t *new, uint64_t offset,
-		  uint64_t len)
-{
-	uint8_t *old = malloc(len);
-	int ret = cpc_volume_read(v->handle, m->buf2, len, offset);
-
-	rig_expect(ret == 0, "volume %s: read after -ENOSPC: %s", name_of(v), strerror(-ret));
-	ref_read(&v->ref, old, len, offset);
-	for (uint64_t i = 0; i < len; i++)
-		rig_expect(m->buf2[i] == old[i] || m->buf2[i] == (new ? new[i] : 0),
-			   "volume %s: byte %llu is neither old nor new after -ENOSPC", name_of(v),
-			   (unsigned long long)(offset + i));
-	if (memcmp(old, m->buf2, len)) {
-		ref_write(&v->ref, m->buf2, len, offset, ++m->clock);
-		ref_answered(&v->ref, m->clock);
-	}
-	free(old);
-}
-
-struct mapped {
-	bool all;
-};
-
-static int see_hole(void *ctx, uint64_t offset, uint64_t len, bool hole)
-{
-	struct mapped *mapped = ctx;
-
-	mapped->all &= !hole;
-	return 0;
-}
-
-/* True when all blocks that a request touches are mapped: then a full pool must take it. */
-static bool all_mapped(struct volume *v, uint64_t offset, uint64_t len)
-{
-	uint64_t from = cpc_align_down(offset, CPC_BLOCK_SIZE);
-	uint64_t to = cpc_min_u64(cpc_align_up(offset + len, CPC_BLOCK_SIZE), v->ref.size);
-	struct mapped mapped = {true};
-
-	rig_expect(cpc_volume_extents(v->handle, from, to - from, see_hole, &mapped) == 0,
-		   "extents");
-	return mapped.all;
-}
-
-static void judge_enospc(struct model *m, struct volume *v, uint64_t offset, uint64_t len)
-{
-	if (len <= m->rig.size / 64 && all_mapped(v, offset, len))
-		rig_fail("volume %s: overwriting %llu+%llu, all mapped, gives -ENOSPC", name_of(v),
-			 (unsigned long long)offset, (unsigned long long)len);
-}
-
-static unsigned pick_flags(struct model *m)
-{
-	return rnd_percent(&m->rnd, 3) ? CPC_FUA : 0;
-}
-
-static void all_durable(struct model *m)
-{
-	for (unsigned i = 0; i < m->nr; i++)
-		ref_durable(&m->volume[i].ref);
-}
-
-static void answered(struct model *m, struct volume *v, unsigned flags)
-{
-	ref_answered(&v->ref, ++m->clock);
-	if (flags & CPC_FUA)
-		ref_durable(&v->ref);
-}
-
-/* --- operations on data --- */
-
-static void op_write(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	unsigned flags = pick_flags(m);
-	uint64_t offset, len;
-	int ret;
-
-	pick_range(m, v, &offset, &len);
-	rnd_fill(++m->clock, m->buf, len);
-	if (rnd_percent(&m->rnd, 3))
-		memset(m->buf, 0, len);
-	ret = cpc_volume_write(v->handle, m->buf, len, offset, flags);
-	if (ret == -ENOSPC) {
-		judge_enospc(m, v, offset, len);
-		adopt(m, v, m->buf, offset, len);
-		m->counts[31]++;
-		return;
-	}
-	rig_expect(ret == 0, "volume %s: write of %llu+%llu: %s", name_of(v),
-		   (unsigned long long)offset, (unsigned long long)len, strerror(-ret));
-	ref_write(&v->ref, m->buf, len, offset, m->clock);
-	answered(m, v, flags);
-}
-
-static void op_read(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	uint64_t offset, len;
-
-	pick_range(m, v, &offset, &len);
-	compare(m, v, offset, len);
-}
-
-/* Trims and zeroes may be as large as the volume. */
-static void pick_hole(struct model *m, const struct volume *v, uint64_t *offset, uint64_t *len)
-{
-	pick_range(m, v, offset, len);
-	if (rnd_percent(&m->rnd, 10))
-		*len = 1 + rnd_below(&m->rnd, v->ref.size - *offset);
-	if (rnd_percent(&m->rnd, 10))
-		*len = v->ref.size - *offset;
-}
-
-static void op_trim(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	unsigned flags = pick_flags(m);
-	uint64_t offset, len;
-	int ret;
-
-	pick_hole(m, v, &offset, &len);
-	ret = cpc_volume_trim(v->handle, len, offset, flags);
-	rig_expect(ret == 0, "volume %s: trim of %llu+%llu: %s", name_of(v),
-		   (unsigned long long)offset, (unsigned long long)len, strerror(-ret));
-	ref_trim(&v->ref, len, offset, ++m->clock);
-	answered(m, v, flags);
-}
-
-static void op_zero(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	unsigned flags = pick_flags(m);
-	uint64_t offset, len;
-	int ret;
-
-	pick_hole(m, v, &offset, &len);
-	if (rnd_percent(&m->rnd, 30))
-		flags |= CPC_FAST_ZERO;
-	if (rnd_percent(&m->rnd, 40)) {
-		flags |= CPC_NO_HOLE;
-		len = cpc_min_u64(len, m->max_io);
-	}
-	ret = cpc_volume_zero(v->handle, len, offset, flags);
-	if (ret == -EOPNOTSUPP && flags & CPC_FAST_ZERO)
-		return;
-	if (ret == -ENOSPC) {
-		/* only the ends of what is to be a hole need room */
-		if (len <= m->max_io) {
-			judge_enospc(m, v, offset, len);
-			adopt(m, v, NULL, offset, len);
-		}
-		m->counts[31]++;
-		return;
-	}
-	rig_expect(ret == 0, "volume %s: zero of %llu+%llu, flags %u: %s", name_of(v),
-		   (unsigned long long)offset, (unsigned long long)len, flags, strerror(-ret));
-	ref_zero(&v->ref, len, offset, ++m->clock);
-	answered(m, v, flags);
-}
-
-static void op_flush(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	int ret = cpc_volume_flush(v->handle);
-
-	rig_expect(ret == 0, "volume %s: flush: %s", name_of(v), strerror(-ret));
-	ref_durable(&v->ref);
-}
-
-static void op_cache(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	uint64_t offset, len;
-	int ret;
-
-	pick_range(m, v, &offset, &len);
-	ret = cpc_volume_cache(v->handle, len, offset);
-	rig_expect(ret == 0, "volume %s: cache: %s", name_of(v), strerror(-ret));
-}
-
-struct extents {
-	const struct volume *v;
-	uint64_t at;
-	bool any, last_hole;
-	unsigned left; /* pieces to take before we stop it */
-};
-
-static int see_extent(void *ctx, uint64_t offset, uint64_t len, bool hole)
-{
-	struct extents *e = ctx;
-
-	rig_expect(offset == e->at && len, "extents: piece at %llu, expected %llu",
-		   (unsigned long long)offset, (unsigned long long)e->at);
-	rig_expect(!e->any || hole != e->last_hole, "extents: two pieces of one kind at %llu",
-		   (unsigned long long)offset);
-	if (hole)
-		rig_expect(ref_is_zero(&e->v->ref, len, offset),
-			   "volume %s: extents call %llu+%llu a hole, but there is data",
-			   name_of(e->v), (unsigned long long)offset, (unsigned long long)len);
-	e->at = offset + len;
-	e->any = true;
-	e->last_hole = hole;
-	return e->left-- == 1;
-}
-
-static void op_extents(struct model *m)
-{
-	struct extents e = {.v = pick_volume(m)};
-	uint64_t offset, len;
-	int ret;
-
-	pick_hole(m, e.v, &offset, &len);
-	e.at = offset;
-	e.left = rnd_percent(&m->rnd, 20) ? 1 + (unsigned)rnd_below(&m->rnd, 4) : UINT32_MAX;
-	ret = cpc_volume_extents(e.v->handle, offset, len, see_extent, &e);
-	rig_expect(ret == 0, "extents: %s", strerror(-ret));
-	rig_expect(e.any && e.at <= offset + len, "extents: the answer leaves the range");
-}
-
-/* Requests that leave the volume are refused and change nothing. */
-static void op_beyond(struct model *m)
-{
-	struct volume *v = pick_volume(m);
-	uint64_t offset = v->ref.size - rnd_below(&m->rnd, cpc_min_u64(v->ref.size, 5000));
-	uint64_t len = v->ref.size - offset + 1 + rnd_below(&m->rnd, 5000);
-
-	rig_expect(cpc_volume_read(v->handle, m->buf2, len, offset) == -EINVAL, "read beyond");
-	rig_expect(cpc_volume_write(v->handle, m->buf2, len, offset, 0) == -ENOSPC, "write beyond");
-	rig_expect(cpc_volume_trim(v->handle, len, offset, 0) == -EINVAL, "trim beyond");
-	rig_expect(cpc_volume_zero(v->handle, len, offset, 0) == -ENOSPC, "zero beyond");
-	rig_expect(cpc_volume_read(v->handle, m->buf2, UINT64_MAX, offset) == -EINVAL,
-		   "read of everything");
 }
 
 /* --- names --- */
@@ -366,11 +46,11 @@ static struct volume *find_volume(struct model *m, unsigned name)
 
 static void open_handle(struct model *m, struct volume *v)
 {
-	int ret = cpc_pool_open_volume(m->rig.pool, name_of(v), &v->handle);
+	int ret = cpc_pool_open_volume(m->rig.pool, model_name(v), &v->handle);
 
-	rig_expect(ret == 0, "volume %s does not open: %s", name_of(v), strerror(-ret));
+	rig_expect(ret == 0, "volume %s does not open: %s", model_name(v), strerror(-ret));
 	rig_expect(cpc_volume_size(v->handle) == v->ref.size, "volume %s has %llu bytes, not %llu",
-		   name_of(v), (unsigned long long)cpc_volume_size(v->handle),
+		   model_name(v), (unsigned long long)cpc_volume_size(v->handle),
 		   (unsigned long long)v->ref.size);
 }
 
@@ -425,47 +105,47 @@ static void forget_volume(struct model *m, struct volume *v)
 
 static void op_delete(struct model *m)
 {
-	struct volume *v = pick_volume(m);
+	struct volume *v = model_pick_volume(m);
 	struct cpc_error err = {""};
 	int ret;
 
-	rig_expect(cpc_pool_delete(m->rig.pool, name_of(v), &err) == -EBUSY,
+	rig_expect(cpc_pool_delete(m->rig.pool, model_name(v), &err) == -EBUSY,
 		   "deleting an open volume");
 	close_handle(m, v);
-	ret = cpc_pool_delete(m->rig.pool, name_of(v), &err);
-	rig_expect(ret == 0, "delete %s: %s", name_of(v), err.text);
+	ret = cpc_pool_delete(m->rig.pool, model_name(v), &err);
+	rig_expect(ret == 0, "delete %s: %s", model_name(v), err.text);
 	forget_volume(m, v);
 }
 
 static void op_rename(struct model *m)
 {
 	unsigned name = (unsigned)rnd_below(&m->rnd, NR_NAMES);
-	struct volume *v = pick_volume(m);
+	struct volume *v = model_pick_volume(m);
 	struct cpc_error err = {""};
-	int ret = cpc_pool_rename(m->rig.pool, name_of(v), names[name], &err);
+	int ret = cpc_pool_rename(m->rig.pool, model_name(v), names[name], &err);
 
 	if (find_volume(m, name)) {
 		rig_expect(ret == -EEXIST, "renaming to %s, which exists: %d", names[name], ret);
 		return;
 	}
-	rig_expect(ret == 0, "rename %s: %s", name_of(v), err.text);
+	rig_expect(ret == 0, "rename %s: %s", model_name(v), err.text);
 	v->name = name;
 }
 
 static void op_resize(struct model *m)
 {
-	struct volume *v = pick_volume(m);
+	struct volume *v = model_pick_volume(m);
 	struct cpc_error err = {""};
 	uint64_t size = pick_size(m);
 	int ret;
 
 	close_handle(m, v);
-	ret = cpc_pool_resize(m->rig.pool, name_of(v), size, true, &err);
+	ret = cpc_pool_resize(m->rig.pool, model_name(v), size, true, &err);
 	if (ret == -ENOSPC && size > v->ref.size) {
 		open_handle(m, v);
 		return;
 	}
-	rig_expect(ret == 0, "resize %s from %llu to %llu: %s", name_of(v),
+	rig_expect(ret == 0, "resize %s from %llu to %llu: %s", model_name(v),
 		   (unsigned long long)v->ref.size, (unsigned long long)size, err.text);
 	if (size != v->ref.size) {
 		/* what was written before a resize comes before it */
@@ -480,7 +160,7 @@ static void op_commit(struct model *m)
 	int ret = cpc_pool_commit(m->rig.pool);
 
 	rig_expect(ret == 0, "commit: %s", strerror(-ret));
-	all_durable(m);
+	model_all_durable(m);
 }
 
 static void op_info(struct model *m)
@@ -507,7 +187,7 @@ static int see_listed(void *ctx, const struct cpc_volume_info *info)
 	for (unsigned i = 0; i < l->m->nr; i++) {
 		const struct volume *v = &l->m->volume[i];
 
-		if (strcmp(info->name, name_of(v)))
+		if (strcmp(info->name, model_name(v)))
 			continue;
 		rig_expect(info->size == v->ref.size, "list: size of %s", info->name);
 		l->nr++;
@@ -527,7 +207,8 @@ static void compare_volume(struct model *m, struct volume *v, bool killed)
 		ref_durable(&v->ref);
 	if (!ref_match(&v->ref, &actual, &match))
 		rig_fail("volume %s: %s: %llu blocks differ, as block %llu does, at best",
-			 name_of(v), killed ? "killed, and at no one instant" : "closed in order",
+			 model_name(v),
+			 killed ? "killed, and at no one instant" : "closed in order",
 			 (unsigned long long)match.nr_bad, (unsigned long long)match.bad);
 	ref_durable(&v->ref);
 	cpc_page_map_clear(&actual);
@@ -600,11 +281,11 @@ static const struct {
 	void (*run)(struct model *m);
 	unsigned weight; /* of 1000 */
 } ops[] = {
-    {"write", op_write, 410},  {"read", op_read, 280},	  {"trim", op_trim, 50},
-    {"zero", op_zero, 70},     {"flush", op_flush, 40},	  {"extents", op_extents, 80},
-    {"cache", op_cache, 20},   {"beyond", op_beyond, 10}, {"create", op_create, 9},
-    {"delete", op_delete, 5},  {"rename", op_rename, 5},  {"resize", op_resize, 6},
-    {"commit", op_commit, 10}, {"info", op_info, 3},	  {"reopen", op_reopen, 1},
+    {"write", model_write, 410}, {"read", model_read, 280},    {"trim", model_trim, 50},
+    {"zero", model_zero, 70},	 {"flush", model_flush, 40},   {"extents", model_extents, 80},
+    {"cache", model_cache, 20},	 {"beyond", model_beyond, 10}, {"create", op_create, 9},
+    {"delete", op_delete, 5},	 {"rename", op_rename, 5},     {"resize", op_resize, 6},
+    {"commit", op_commit, 10},	 {"info", op_info, 3},	       {"reopen", op_reopen, 1},
     {"kill", op_kill, 1},
 };
 
