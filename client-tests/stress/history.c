@@ -378,6 +378,7 @@ void history_check_zeroes(struct history *history, uint64_t issued, uint64_t sta
 void history_resolve(struct history *history, struct change *change, const void *buf)
 {
 	uint64_t begin = first_sector(change->start), end = end_sector(change->start, change->len);
+	bool in = false, out = false;
 
 	for (uint64_t i = begin; i < end; i++) {
 		const struct sector *s = &history->sectors[i];
@@ -388,14 +389,14 @@ void history_resolve(struct history *history, struct change *change, const void 
 		found = (const unsigned char *)buf + (i * SECTOR + from - change->start);
 		if (!match(history, i, s->nr - 1, from, to, found, &first, &last))
 			mismatch(history, i, s->nr - 1, from, to, found, "read");
-		change->in |= first == s->nr;
-		change->out |= last == s->nr - 1;
+		in |= first == s->nr;
+		out |= last == s->nr - 1;
 	}
-	if (change->in && change->out)
+	if (in && out)
 		fail("volume %u: a request of a client that vanished, %" PRIu64 " + %" PRIu64
 		     ", was done in part",
 		     history->number, change->start, change->len);
-	if (change->in) {
+	if (in) {
 		change->fua = false; /* nobody promised anything */
 		history_answered(history, change);
 		return;
