@@ -371,6 +371,128 @@ static void pieces_of_another_pool_in_ring_0_refuse_the_search(void **state)
 	test_pool_destroy(&p);
 }
 
+static int scan(struct grown *g, struct cpc_super *super,
+		void (*progress)(void *ctx, uint64_t done, uint64_t total), void *ctx)
+{
+	int ret;
+
+	assert_int_equal(cpc_powercut_reopen(g->pc, &g->b), 0);
+	ret = cpc_super_scan(g->b, super, progress, ctx);
+	cpc_backing_close(g->b);
+	return ret;
+}
+
+static void fail_reads(struct grown *g, uint64_t bytenr, uint64_t end)
+{
+	const struct cpc_powercut_fault fault = {.op = CPC_POWERCUT_READ,
+						 .nth = 1,
+						 .sticky = true,
+						 .bytenr = bytenr,
+						 .len = end - bytenr,
+						 .error = -EIO};
+
+	if (end > bytenr)
+		cpc_powercut_add_fault(g->pc, &fault);
+}
+
+static void ring_1_is_found_beside_blocks_that_cannot_be_read(void **state)
+{
+	uint64_t ring, newest;
+	struct cpc_super super;
+	struct places at;
+	struct test_pool p;
+	struct grown g;
+
+	make(&p, &at, 120);
+	grow(&g, &p);
+	lose_ring0(&g);
+	ring = cpc_geometry_super(&p.store->geo, 1, 0);
+	newest = cpc_geometry_super(&p.store->geo, 1, p.store->super.slot);
+	fail_reads(&g, 0, CPC_SUPER_SLOTS * CPC_BLOCK_SIZE);
+	fail_reads(&g, ring - CPC_BLOCK_SIZE, newest);
+	fail_reads(&g, newest + CPC_BLOCK_SIZE, g.pool_size + CPC_BLOCK_SIZE);
+	assert_int_equal(scan(&g, &super, NULL, NULL), 0);
+	assert_int_equal(super.transid, p.store->super.transid);
+	cpc_powercut_destroy(g.pc);
+	test_pool_destroy(&p);
+}
+
+static void pieces_of_the_pool_itself_in_ring_0_do_not_hinder_the_search(void **state)
+{
+	struct cpc_disk_super disk;
+	struct cpc_super super;
+	struct places at;
+	struct test_pool p;
+	struct grown g;
+
+	make(&p, &at, 120);
+	grow(&g, &p);
+	for (unsigned slot = 0; slot < CPC_SUPER_SLOTS; slot++) {
+		cpc_powercut_peek(g.pc, slot * CPC_BLOCK_SIZE, &disk, sizeof(disk));
+		cpc_put_le64(&disk.transid, 0);
+		if (slot % 2) /* torn before the uuid */
+			memset(disk.uuid, 0, sizeof(disk.uuid));
+		cpc_powercut_poke(g.pc, slot * CPC_BLOCK_SIZE, &disk, sizeof(disk));
+	}
+	assert_int_equal(scan(&g, &super, NULL, NULL), 0);
+	assert_int_equal(super.transid, p.store->super.transid);
+	cpc_powercut_destroy(g.pc);
+	test_pool_destroy(&p);
+}
+
+static void note_progress(void *ctx, uint64_t done, uint64_t total)
+{
+	uint64_t *last = ctx;
+
+	assert_true(done > *last && done <= total);
+	*last = done;
+}
+
+static void a_device_without_any_ring_is_searched_to_its_start(void **state)
+{
+	const uint8_t zero[CPC_BLOCK_SIZE] = {0};
+	struct cpc_super super;
+	uint64_t done = 0;
+	struct places at;
+	struct test_pool p;
+	struct grown g;
+
+	make(&p, &at, 120);
+	grow(&g, &p);
+	lose_ring0(&g);
+	for (unsigned slot = 0; slot < CPC_SUPER_SLOTS; slot++)
+		cpc_powercut_poke(g.pc, cpc_geometry_super(&p.store->geo, 1, slot), zero,
+				  sizeof(zero));
+	assert_int_equal(scan(&g, &super, note_progress, &done), -EINVAL);
+	assert_int_equal(done, g.size >> CPC_BLOCK_SHIFT);
+	cpc_powercut_destroy(g.pc);
+	test_pool_destroy(&p);
+}
+
+static void two_pools_in_one_ring_are_for_the_user_to_tell_apart(void **state)
+{
+	struct cpc_disk_super *disk = cpc_alloc_aligned(CPC_BLOCK_SIZE, sizeof(*disk));
+	struct cpc_super super;
+	struct places at;
+	struct test_pool p;
+	struct grown g;
+
+	make(&p, &at, 120);
+	grow(&g, &p);
+	lose_ring0(&g);
+	super = p.store->super;
+	super.slot = (super.slot + 3) % CPC_SUPER_SLOTS;
+	memcpy(super.uuid, p.store->uuid, CPC_UUID_SIZE);
+	super.uuid[5] ^= 1;
+	cpc_super_encode(disk, &super);
+	cpc_powercut_poke(g.pc, cpc_geometry_super(&p.store->geo, 1, super.slot), disk,
+			  sizeof(*disk));
+	assert_int_equal(scan(&g, &super, NULL, NULL), -EUCLEAN);
+	cpc_free(disk);
+	cpc_powercut_destroy(g.pc);
+	test_pool_destroy(&p);
+}
+
 /* --- power cuts --- */
 
 static void spoil(struct test_pool *p, const struct places *at)
@@ -450,6 +572,10 @@ int main(void)
 	    cmocka_unit_test(ring_1_is_found_on_a_device_that_has_grown),
 	    cmocka_unit_test(a_clients_superblock_is_not_taken_for_the_pools),
 	    cmocka_unit_test(pieces_of_another_pool_in_ring_0_refuse_the_search),
+	    cmocka_unit_test(pieces_of_the_pool_itself_in_ring_0_do_not_hinder_the_search),
+	    cmocka_unit_test(ring_1_is_found_beside_blocks_that_cannot_be_read),
+	    cmocka_unit_test(a_device_without_any_ring_is_searched_to_its_start),
+	    cmocka_unit_test(two_pools_in_one_ring_are_for_the_user_to_tell_apart),
 	    cmocka_unit_test(a_power_cut_in_a_repair_makes_nothing_worse),
 	};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The log by itself: packing, order, flushes, room, marks. */
+/* The log by itself: order, flushes, room, marks. */
 #include "log/test-log-rig.h"
 
 #include <time.h>
@@ -8,96 +8,7 @@
 
 #define THREADS 8u
 
-/* --- batches --- */
-
-static uint32_t count_entries(const struct cpc_log_batch *b, size_t start, size_t len)
-{
-	const struct cpc_disk_log_record *record = (const void *)(b->buf + start);
-	uint32_t nr = cpc_get_le32(&record->nr_entries);
-	size_t at = sizeof(*record);
-
-	assert_int_equal(cpc_get_le32(&record->length), len);
-	for (uint32_t i = 0; i < nr; i++) {
-		const struct cpc_disk_log_entry *e = (const void *)(b->buf + start + at);
-
-		at += cpc_get_le16(&e->size);
-		assert_true(at <= len);
-	}
-	for (; at < len; at++)
-		assert_int_equal(b->buf[start + at], 0);
-	return nr;
-}
-
-static void entries_are_packed_into_whole_blocks(void **state)
-{
-	static const struct {
-		unsigned holes, pieces;
-		size_t len;
-	} cases[] = {
-	    {1, 1, 4096},     {124, 1, 4096},	  {125, 1, 4096},  {126, 1, 8192},
-	    {508, 1, 16384},  {509, 1, 16384},	  {510, 2, 20480}, {1018, 2, 32768},
-	    {1019, 3, 36864}, {5090, 10, 163840},
-	};
-	struct log_rig f;
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	assert_int_equal(f.log->max_record, 16384);
-	for (unsigned i = 0; i < CPC_ARRAY_SIZE(cases); i++) {
-		struct cpc_log_batch b;
-		unsigned nr = 0;
-
-		log_rig_holes(&f, &b, cases[i].holes);
-		assert_int_equal(b.nr_pieces, cases[i].pieces);
-		assert_int_equal(b.len, cases[i].len);
-		for (unsigned k = 0; k < b.nr_pieces; k++) {
-			assert_true(b.piece[k].len <= f.log->max_record);
-			assert_int_equal(b.piece[k].len % CPC_BLOCK_SIZE, 0);
-			nr += count_entries(&b, b.piece[k].start, b.piece[k].len);
-		}
-		assert_int_equal(nr, cases[i].holes);
-		cpc_log_batch_destroy(&b);
-	}
-	log_rig_destroy(&f);
-}
-
-static void a_batch_without_entries_is_no_record(void **state)
-{
-	struct cpc_log_batch b;
-	struct log_rig f;
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	cpc_log_batch_init(&b, f.log);
-	assert_int_equal(cpc_log_batch_end(&b), 0);
-	assert_int_equal(b.nr_pieces, 0);
-	cpc_log_batch_destroy(&b);
-	log_rig_destroy(&f);
-}
-
-/* Whatever a cut holds, what its changes have reserved is enough. */
-static void what_changes_reserve_is_enough_for_their_records(void **state)
-{
-	struct log_rig f;
-
-	log_rig_make(&f, POOL_SIZE, SMALL_RING);
-	for (unsigned round = 0; round < 60; round++) {
-		unsigned nr = 1 + (unsigned)log_rig_draw(900),
-			 max = 1 + (unsigned)log_rig_draw(300);
-		uint64_t room = CPC_LOG_BATCH_BYTES, at = f.next_data, block = 0;
-		struct cpc_log_batch b;
-
-		cpc_log_batch_init(&b, f.log);
-		for (unsigned done = 0, part; done < nr; done += part) {
-			part = (unsigned)cpc_min_u64(nr - done, 1 + log_rig_draw(max));
-			log_rig_add_run(&b, 1, block, part, at + 100);
-			block += part + 1;
-		}
-		room += (uint64_t)nr * CPC_LOG_BLOCK_BYTES;
-		assert_int_equal(cpc_log_batch_end(&b), 0);
-		assert_true(b.len <= room);
-		cpc_log_batch_destroy(&b);
-	}
-	log_rig_destroy(&f);
-}
+/* --- order --- */
 
 static void names_and_mappings_come_back_in_their_order(void **state)
 {
@@ -126,8 +37,6 @@ static void names_and_mappings_come_back_in_their_order(void **state)
 	assert_true(p.at[7] == UINT64_MAX && p.at[8] == at && p.at[9] == UINT64_MAX);
 	log_rig_destroy(&f);
 }
-
-/* --- order --- */
 
 static void completed_has_no_gap_whatever_the_order(void **state)
 {
@@ -271,6 +180,33 @@ static void a_freeze_waits_for_batches_and_keeps_new_ones_out(void **state)
 	pthread_join(fl.thread, NULL);
 	assert_true(fl.seq == 3);
 	cpc_log_batch_destroy(&b);
+	log_rig_destroy(&f);
+}
+
+static void a_batch_too_many_waits_for_one_to_complete(void **state)
+{
+	static struct cpc_log_batch b[CPC_LOG_MAX_OPEN];
+	struct flusher fl = {0};
+	struct log_rig f;
+
+	log_rig_make(&f, POOL_SIZE, 8 * SMALL_RING);
+	for (unsigned i = 0; i < CPC_LOG_MAX_OPEN; i++) {
+		log_rig_holes(&f, &b[i], 1);
+		assert_int_equal(cpc_log_append(f.log, &b[i]), 0);
+		assert_int_equal(cpc_log_write(f.log, &b[i]), 0);
+	}
+	go(&fl, &f, run_add);
+	pause_ms(20);
+	assert_false(fl.done);
+	cpc_log_complete(f.log, &b[7], 0);
+	pthread_join(fl.thread, NULL);
+	assert_true(fl.result == 0 && fl.seq == CPC_LOG_MAX_OPEN + 1);
+	for (unsigned i = 0; i < CPC_LOG_MAX_OPEN; i++) {
+		if (i != 7)
+			cpc_log_complete(f.log, &b[i], 0);
+		cpc_log_batch_destroy(&b[i]);
+	}
+	assert_int_equal(cpc_log_flush(f.log, fl.seq), 0);
 	log_rig_destroy(&f);
 }
 
@@ -585,16 +521,70 @@ static void no_mark_takes_the_room_of_a_flush(void **state)
 	log_rig_destroy(&f);
 }
 
+static void a_log_that_is_broken_writes_no_mark(void **state)
+{
+	struct cpc_log_batch b;
+	uint64_t wait, writes;
+	struct log_rig f;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	log_rig_log_holes(&f, 1);
+	assert_int_equal(cpc_log_flush(f.log, 1), 0);
+	cpc_powercut_fail(f.pc, CPC_POWERCUT_WRITE, 1, true, -EIO);
+	log_rig_holes(&f, &b, 1);
+	assert_int_equal(cpc_log_add(f.log, &b), -EIO);
+	cpc_log_batch_destroy(&b);
+	cpc_powercut_clear_faults(f.pc);
+	writes = cpc_powercut_count(f.pc, CPC_POWERCUT_WRITE);
+	cpc_hooks.monotonic_ns = log_rig_fake_clock;
+	log_rig_ns = f.log->append_ns + 20000000;
+	cpc_log_mark(f.log, &wait);
+	cpc_hooks.monotonic_ns = cpc_hooks_default.monotonic_ns;
+	assert_int_equal(cpc_powercut_count(f.pc, CPC_POWERCUT_WRITE), writes);
+	assert_int_equal(f.log->next_seq, 3);
+	log_rig_destroy(&f);
+}
+
+static void *no_alloc(size_t align, size_t size)
+{
+	return NULL;
+}
+
+static void a_mark_that_cannot_be_written_is_not_counted(void **state)
+{
+	struct cpc_log_stats s;
+	struct log_rig f;
+	uint64_t wait;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	log_rig_log_holes(&f, 1);
+	assert_int_equal(cpc_log_flush(f.log, 1), 0);
+	cpc_hooks.monotonic_ns = log_rig_fake_clock;
+	log_rig_ns = f.log->append_ns + 20000000;
+	cpc_hooks.alloc = no_alloc;
+	cpc_log_mark(f.log, &wait);
+	cpc_hooks.alloc = cpc_hooks_default.alloc;
+	cpc_log_get_stats(f.log, &s);
+	assert_true(s.marks == 0 && s.last_seq == 1);
+	cpc_powercut_fail(f.pc, CPC_POWERCUT_WRITE, 1, true, -EIO);
+	cpc_log_mark(f.log, &wait);
+	cpc_powercut_clear_faults(f.pc);
+	cpc_log_get_stats(f.log, &s);
+	assert_true(s.marks == 0 && s.last_seq == 2);
+	assert_int_equal(cpc_log_flush(f.log, 2), -EIO);
+	assert_int_equal(cpc_log_flush(f.log, 1), 0);
+	cpc_hooks.monotonic_ns = cpc_hooks_default.monotonic_ns;
+	log_rig_destroy(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(entries_are_packed_into_whole_blocks),
-	    cmocka_unit_test(a_batch_without_entries_is_no_record),
-	    cmocka_unit_test(what_changes_reserve_is_enough_for_their_records),
 	    cmocka_unit_test(names_and_mappings_come_back_in_their_order),
 	    cmocka_unit_test(completed_has_no_gap_whatever_the_order),
 	    cmocka_unit_test(a_flush_waits_for_the_records_before_its_own),
 	    cmocka_unit_test(a_freeze_waits_for_batches_and_keeps_new_ones_out),
+	    cmocka_unit_test(a_batch_too_many_waits_for_one_to_complete),
 	    cmocka_unit_test(a_record_that_cannot_be_written_ends_the_log),
 	    cmocka_unit_test(flushes_that_come_while_one_runs_share_the_next),
 	    cmocka_unit_test(every_waiter_sees_a_failed_flush_and_later_success_is_true),
@@ -606,6 +596,8 @@ int main(void)
 	    cmocka_unit_test(a_mark_is_written_after_quiet_and_asks_for_no_other),
 	    cmocka_unit_test(the_next_record_carries_what_is_durable),
 	    cmocka_unit_test(no_mark_takes_the_room_of_a_flush),
+	    cmocka_unit_test(a_log_that_is_broken_writes_no_mark),
+	    cmocka_unit_test(a_mark_that_cannot_be_written_is_not_counted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

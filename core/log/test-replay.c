@@ -359,6 +359,94 @@ static void data_above_the_mark_moves_and_replay_says_where(void **state)
 	log_rig_destroy(&f);
 }
 
+static void a_chain_may_fill_the_ring_to_its_last_byte(void **state)
+{
+	struct log_rig f;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	for (unsigned i = 0; i < SMALL_RING / CPC_BLOCK_SIZE; i++)
+		log_rig_log_holes(&f, 1);
+	log_rig_crash(&f, CPC_FATE_KEPT);
+	log_rig_assert_replays_to(&f, SMALL_RING / CPC_BLOCK_SIZE);
+	log_rig_destroy(&f);
+}
+
+/* More places than the first list of moves has room for, or none at all in the pool. */
+static void data_in_many_places_moves_or_is_written_again_where_it_is(void **state)
+{
+	for (unsigned full = 0; full < 2; full++) {
+		struct cpc_log_replay r;
+		uint64_t at, to;
+		struct log_rig f;
+		uint32_t got;
+
+		log_rig_make(&f, POOL_SIZE, 8 * SMALL_RING);
+		for (unsigned i = 0; i < 200; i++) {
+			log_rig_log_block(&f, i, &at);
+			f.next_data++;
+		}
+		log_rig_close_store(&f);
+		log_rig_open_store(&f, false);
+		assert_int_equal(log_rig_scan(&f, &r), 0);
+		assert_int_equal(cpc_log_claim(&r), 0);
+		while (full && !cpc_space_alloc(f.store->space, CPC_SPACE_DATA, 64, 1, &to, &got))
+			;
+		assert_int_equal(cpc_log_move_data(&r, false), 0);
+		assert_int_equal(r.nr_moves, full ? 0 : 200);
+		for (size_t i = 0; i < r.nr_moves; i++)
+			assert_true(!i || r.move[i].from > r.move[i - 1].from);
+		cpc_log_replay_destroy(&r);
+		log_rig_destroy(&f);
+	}
+}
+
+static void a_record_of_many_volumes_comes_back_in_its_order(void **state)
+{
+	struct log_replayed p;
+	struct cpc_log_batch b;
+	struct log_rig f;
+	uint64_t at;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	cpc_log_batch_init(&b, f.log);
+	for (unsigned i = 0; i < 50; i++) {
+		log_rig_write_block(&f, at = f.next_data++);
+		log_rig_add_run(&b, 1 + i % 25, i, 1, at);
+	}
+	assert_int_equal(cpc_log_batch_end(&b), 0);
+	assert_int_equal(b.nr_pieces, 1);
+	assert_int_equal(cpc_log_add(f.log, &b), 0);
+	cpc_log_batch_destroy(&b);
+	log_rig_crash(&f, CPC_FATE_KEPT);
+	assert_int_equal(log_rig_replay(&f, &p), 0);
+	assert_true(p.runs == 50 && p.last_seq == 1);
+	assert_int_equal(p.at[25], at - 24);
+	log_rig_destroy(&f);
+}
+
+static void data_that_cannot_be_copied_fails_the_opening(void **state)
+{
+	static const enum cpc_powercut_op ops[] = {CPC_POWERCUT_READ, CPC_POWERCUT_WRITE};
+	struct cpc_log_replay r;
+	struct log_rig f;
+	uint64_t at;
+
+	for (unsigned i = 0; i < 2; i++) {
+		log_rig_make(&f, POOL_SIZE, SMALL_RING);
+		for (unsigned k = 0; k < 5; k++)
+			log_rig_log_block(&f, 2 * k, &at);
+		log_rig_close_store(&f);
+		log_rig_open_store(&f, false);
+		assert_int_equal(log_rig_scan(&f, &r), 0);
+		assert_int_equal(cpc_log_claim(&r), 0);
+		cpc_powercut_fail(f.pc, ops[i], 1, true, -EIO);
+		assert_int_equal(cpc_log_move_data(&r, false), -EIO);
+		cpc_powercut_clear_faults(f.pc);
+		cpc_log_replay_destroy(&r);
+		log_rig_destroy(&f);
+	}
+}
+
 /* --- records made to harm --- */
 
 /* A record with an entry of each kind. */
@@ -436,6 +524,40 @@ static void records_made_to_harm_do_none(void **state)
 	log_rig_destroy(&f);
 }
 
+/* Some claims of a record are not even true of itself. */
+static void records_that_end_elsewhere_than_they_say_are_none(void **state)
+{
+	struct cpc_disk_log_record *record;
+	struct cpc_disk_log_entry *e;
+	struct log_rig f;
+	uint8_t *buf;
+
+	for (unsigned i = 0; i < 3; i++) {
+		uint64_t place = i ? 0 : SMALL_RING - CPC_BLOCK_SIZE;
+
+		log_rig_make(&f, POOL_SIZE, SMALL_RING);
+		log_rig_close_store(&f);
+		log_rig_start(&f, place);
+		log_rig_log_holes(&f, 125); /* to the last byte */
+		log_rig_crash(&f, CPC_FATE_KEPT);
+		log_rig_assert_replays_to(&f, 1);
+		buf = log_rig_peek_record(&f, place, 2 * CPC_BLOCK_SIZE);
+		record = (void *)buf;
+		e = (void *)(record + 1);
+		if (i == 0) /* over the end of the ring, with a checksum of what stands there */
+			cpc_put_le32(&record->length, 2 * CPC_BLOCK_SIZE);
+		else if (i == 1)
+			cpc_put_le32(&record->nr_entries, 126);
+		else
+			cpc_put_le64(&e->nr_blocks, 0);
+		log_rig_poke_record(&f, 1, place, buf, cpc_get_le32(&record->length));
+		log_rig_spoil(&f, 1, place);
+		log_rig_assert_replays_to(&f, 0);
+		cpc_free(buf);
+		log_rig_destroy(&f);
+	}
+}
+
 static void a_ring_full_of_noise_is_an_empty_log(void **state)
 {
 	uint8_t *buf = cpc_alloc_aligned(CPC_BLOCK_SIZE, CPC_BLOCK_SIZE);
@@ -499,6 +621,52 @@ static void without_memory_a_batch_or_a_replay_fails_and_can_be_repeated(void **
 	log_rig_destroy(&f);
 }
 
+/* Scans, claims and moves in a store of its own. */
+static int move_all(struct log_rig *f, unsigned allocs)
+{
+	struct log_replayed p = {.runs = 0};
+	struct cpc_log_handler h = {log_rig_on_run, log_rig_on_name, log_rig_on_batch, &p};
+	struct cpc_log_replay r;
+	uint64_t moved = 0;
+	int ret;
+
+	log_rig_close_store(f);
+	log_rig_open_store(f, false);
+	allocs_left = allocs;
+	ret = log_rig_scan(f, &r);
+	if (!ret) {
+		ret = cpc_log_claim(&r);
+		if (!ret)
+			ret = cpc_log_move_data(&r, false);
+		if (!ret)
+			ret = cpc_log_replay_run(&r, &h);
+		for (size_t i = 0; i < r.nr_moves; i++)
+			moved += r.move[i].nr;
+		cpc_log_replay_destroy(&r);
+	}
+	allocs_left = UINT32_MAX;
+	assert_true(ret || (moved == 4 && p.last_seq == 2 && p.names == 4));
+	return ret;
+}
+
+static void without_memory_a_move_fails_and_can_be_repeated(void **state)
+{
+	int ret = -ENOMEM;
+	struct log_rig f;
+	uint64_t at;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	log_rig_log_block(&f, 400, &at);
+	log_all_kinds(&f);
+	cpc_hooks.alloc = failing_alloc;
+	for (unsigned n = 0; ret; n++) {
+		ret = move_all(&f, n);
+		assert_true(!ret || ret == -ENOMEM);
+	}
+	cpc_hooks.alloc = cpc_hooks_default.alloc;
+	log_rig_destroy(&f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -515,9 +683,15 @@ int main(void)
 	    cmocka_unit_test(a_record_that_names_a_lost_superblock_refuses_the_pool),
 	    cmocka_unit_test(named_blocks_are_claimed_before_anything_is_allocated),
 	    cmocka_unit_test(data_above_the_mark_moves_and_replay_says_where),
+	    cmocka_unit_test(a_chain_may_fill_the_ring_to_its_last_byte),
+	    cmocka_unit_test(data_in_many_places_moves_or_is_written_again_where_it_is),
+	    cmocka_unit_test(a_record_of_many_volumes_comes_back_in_its_order),
+	    cmocka_unit_test(data_that_cannot_be_copied_fails_the_opening),
 	    cmocka_unit_test(records_made_to_harm_do_none),
+	    cmocka_unit_test(records_that_end_elsewhere_than_they_say_are_none),
 	    cmocka_unit_test(a_ring_full_of_noise_is_an_empty_log),
 	    cmocka_unit_test(without_memory_a_batch_or_a_replay_fails_and_can_be_repeated),
+	    cmocka_unit_test(without_memory_a_move_fails_and_can_be_repeated),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

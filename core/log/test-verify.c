@@ -41,6 +41,29 @@ static void reads_that_fail_twice_take_back_no_flush(void **state)
 	log_rig_destroy(&f);
 }
 
+/* A range that fails as often as it is tried: then block by block. */
+static void a_range_that_fails_is_read_block_by_block(void **state)
+{
+	struct cpc_log_batch b;
+	struct log_rig f;
+	uint64_t at;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	at = f.next_data;
+	for (unsigned i = 0; i < 4; i++)
+		log_rig_write_block(&f, f.next_data++);
+	cpc_log_batch_init(&b, f.log);
+	log_rig_add_run(&b, 1, 10, 4, at);
+	assert_int_equal(cpc_log_batch_end(&b), 0);
+	assert_int_equal(cpc_log_add(f.log, &b), 0);
+	cpc_log_batch_destroy(&b);
+	log_rig_crash(&f, CPC_FATE_KEPT);
+	for (unsigned n = 1; n <= 3; n++)
+		fail_reads(&f, (at + 2) << CPC_BLOCK_SHIFT, n, false);
+	log_rig_assert_replays_to(&f, 1);
+	log_rig_destroy(&f);
+}
+
 static void data_that_cannot_be_read_refuses_until_it_can(void **state)
 {
 	struct cpc_log_replay r;
@@ -119,7 +142,7 @@ static void what_cannot_be_read_is_named_to_the_block_with_its_whole_cut(void **
 	write_blocks(&f, 3, &at[1]);
 	log_long_cut(&f, at[1], &first, &last);
 	assert_true(first == 2 && last > 3);
-	log_rig_log_block(&f, 1, &at[2]);
+	log_rig_log_block(&f, 2, &at[2]);
 	log_rig_crash(&f, CPC_FATE_KEPT);
 	fail_reads(&f, (at[1] + 1) << CPC_BLOCK_SHIFT, 1, true);
 	assert_int_equal(log_rig_scan(&f, &r), -EIO);
@@ -128,10 +151,13 @@ static void what_cannot_be_read_is_named_to_the_block_with_its_whole_cut(void **
 	assert_int_equal(r.unreadable.seq, first);
 	assert_int_equal(r.unreadable.position, CPC_BLOCK_SIZE);
 	assert_int_equal(r.unreadable.records, last - first + 2);
-	/* of two such cuts the older one counts: nothing behind it can stay */
+	/* of several such cuts the oldest one counts: nothing behind it can stay */
 	fail_reads(&f, at[2] << CPC_BLOCK_SHIFT, 1, true);
 	assert_int_equal(log_rig_scan(&f, &r), -EIO);
 	assert_int_equal(r.unreadable.seq, first);
+	fail_reads(&f, at[0] << CPC_BLOCK_SHIFT, 1, true);
+	assert_int_equal(log_rig_scan(&f, &r), -EIO);
+	assert_true(r.unreadable.seq == 1 && r.unreadable.records == last + 1);
 	log_rig_destroy(&f);
 }
 
@@ -156,8 +182,63 @@ static void only_what_nothing_newer_replaces_is_looked_at(void **state)
 	fail_reads(&f, (at[0] + 2) << CPC_BLOCK_SHIFT, 1, true);
 	log_rig_assert_replays_to(&f, 2);
 	/* what is left on either side counts */
-	cpc_powercut_flip(f.pc, (at[0] + 3) << CPC_BLOCK_SHIFT, 0);
-	log_rig_assert_replays_to(&f, 0);
+	for (unsigned side = 0; side < 2; side++) {
+		cpc_powercut_flip(f.pc, (at[0] + 3 * side) << CPC_BLOCK_SHIFT, 0);
+		log_rig_assert_replays_to(&f, 0);
+		cpc_powercut_flip(f.pc, (at[0] + 3 * side) << CPC_BLOCK_SHIFT, 0);
+	}
+	log_rig_destroy(&f);
+}
+
+/* Wherever reading ends, the log is whole or refused. */
+static void a_device_that_reads_no_more_makes_no_older_log(void **state)
+{
+	uint64_t reads, at, refused = 0;
+	struct log_replayed p;
+	struct log_rig f;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	for (unsigned i = 0; i < 3; i++)
+		log_rig_log_block(&f, i, &at);
+	log_rig_log_holes(&f, 200); /* longer than what is read to see that it is there */
+	log_rig_crash(&f, CPC_FATE_KEPT);
+	reads = cpc_powercut_count(f.pc, CPC_POWERCUT_READ);
+	log_rig_assert_replays_to(&f, 4);
+	reads = cpc_powercut_count(f.pc, CPC_POWERCUT_READ) - reads;
+	for (uint64_t n = 1; n <= reads; n++) {
+		int ret;
+
+		fail_reads(&f, 0, n, true);
+		ret = log_rig_replay(&f, &p);
+		cpc_powercut_clear_faults(f.pc);
+		refused += ret != 0;
+		assert_true(ret == -EIO || (ret == 0 && p.last_seq == 4));
+	}
+	assert_true(refused >= 10);
+	log_rig_destroy(&f);
+}
+
+/* Only somebody who wants to harm writes a mark that stands within its own cut. */
+static void a_mark_within_a_cut_that_does_not_hold_refuses_the_pool(void **state)
+{
+	struct cpc_disk_log_record *record;
+	uint64_t at, first, last;
+	struct cpc_log_replay r;
+	struct log_rig f;
+	uint8_t *buf;
+
+	log_rig_make(&f, POOL_SIZE, SMALL_RING);
+	write_blocks(&f, 3, &at);
+	log_long_cut(&f, at, &first, &last);
+	log_rig_crash(&f, CPC_FATE_KEPT);
+	buf = log_rig_peek_record(&f, 0, 16384);
+	record = (void *)buf;
+	cpc_put_le64(&record->durable, first);
+	log_rig_poke_record(&f, 3, 0, buf, 16384);
+	log_rig_assert_replays_to(&f, last);
+	cpc_powercut_flip(f.pc, (at + 2) << CPC_BLOCK_SHIFT, 0);
+	assert_int_equal(log_rig_scan(&f, &r), -EUCLEAN);
+	cpc_free(buf);
 	log_rig_destroy(&f);
 }
 
@@ -201,10 +282,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(reads_that_fail_twice_take_back_no_flush),
+	    cmocka_unit_test(a_range_that_fails_is_read_block_by_block),
 	    cmocka_unit_test(data_that_cannot_be_read_refuses_until_it_can),
 	    cmocka_unit_test(data_that_nobody_needs_may_be_unreadable),
 	    cmocka_unit_test(what_cannot_be_read_is_named_to_the_block_with_its_whole_cut),
 	    cmocka_unit_test(only_what_nothing_newer_replaces_is_looked_at),
+	    cmocka_unit_test(a_device_that_reads_no_more_makes_no_older_log),
+	    cmocka_unit_test(a_mark_within_a_cut_that_does_not_hold_refuses_the_pool),
 	    cmocka_unit_test(verifying_four_times_as_many_records_copies_six_times_as_much_at_most),
 	};
 

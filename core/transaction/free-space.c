@@ -203,6 +203,7 @@ static int keep_unapplied(struct cpc_group_meta *meta, const struct cpc_disk_fre
 	return 0;
 }
 
+/* That it lies in the data area, the tree checker has seen to. */
 static int load_entry(struct cpc_store *store, uint64_t transid,
 		      const struct cpc_disk_free_entry *entry)
 {
@@ -212,10 +213,7 @@ static int load_entry(struct cpc_store *store, uint64_t transid,
 	struct cpc_group_meta *meta;
 
 	count &= ~CPC_FREE_ENTRY_FREED;
-	if (count == 0 || block >= store->geo.nr_blocks ||
-	    !cpc_geometry_in_data(&store->geo, block << CPC_BLOCK_SHIFT,
-				  (uint64_t)count << CPC_BLOCK_SHIFT) ||
-	    block % CPC_GROUP_BLOCKS + count > CPC_GROUP_BLOCKS)
+	if (block % CPC_GROUP_BLOCKS + count > CPC_GROUP_BLOCKS)
 		return -EUCLEAN;
 	meta = cpc_group_meta(store, block / CPC_GROUP_BLOCKS);
 	if (!meta)
@@ -344,24 +342,21 @@ static int walk_free_log(struct cpc_store *store, bool mark)
 	return ret;
 }
 
+/* That there is such a group, and how much of it can be used, the tree checker has seen to. */
 static int load_group_item(struct cpc_store *store, uint64_t group, const void *value)
 {
 	const struct cpc_disk_group *disk = value;
-	struct cpc_group_meta *meta;
+	struct cpc_group_meta *meta = cpc_group_meta(store, group);
 
-	if (group >= store->geo.nr_groups)
-		return -EUCLEAN;
-	meta = cpc_group_meta(store, group);
 	if (!meta)
 		return -ENOMEM;
 	meta->has_item = true;
 	meta->home = disk->home;
 	meta->csum = cpc_get_le32(&disk->csum);
 	meta->generation = cpc_get_le64(&disk->generation);
-	if (meta->rebuilt)
-		return 0;
-	meta->used = cpc_get_le32(&disk->used);
-	return meta->used <= cpc_geometry_group_blocks(&store->geo, group) ? 0 : -EUCLEAN;
+	if (!meta->rebuilt)
+		meta->used = cpc_get_le32(&disk->used);
+	return 0;
 }
 
 static int load_group_items(struct cpc_store *store)

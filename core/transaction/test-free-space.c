@@ -311,6 +311,62 @@ static void one_copy_of_a_bitmap_is_enough(void **state)
 	rig_destroy(&r);
 }
 
+static void one_copy_of_a_bitmap_that_can_be_read_is_enough(void **state)
+{
+	static struct rig r;
+
+	rig_make(&r, 2 * GIB, false);
+	for (unsigned i = 0; i < 60; i++)
+		change(&r, 60);
+	for (unsigned copy = 0; copy < 2; copy++) {
+		const struct cpc_geometry *geo = &r.store->geo;
+		uint64_t start = cpc_geometry_home(geo, copy, 0, 0);
+
+		cpc_powercut_add_fault(
+		    r.pc, &(struct cpc_powercut_fault){
+			      .op = CPC_POWERCUT_READ,
+			      .nth = 1,
+			      .sticky = true,
+			      .bytenr = start,
+			      .len = cpc_geometry_home(geo, copy, geo->nr_groups - 1, 1) +
+				     CPC_BLOCK_SIZE - start,
+			      .error = -EIO,
+			  });
+		reopen_and_compare(&r);
+		cpc_powercut_clear_faults(r.pc);
+	}
+	rig_destroy(&r);
+}
+
+static int sum_sizes(void *ctx, const struct cpc_volume_item *item)
+{
+	uint64_t *sum = ctx;
+
+	*sum += item->size >> 20;
+	return 0;
+}
+
+static void one_commit_may_name_every_volume(void **state)
+{
+	static struct cpc_commit_volume v[99];
+	struct cpc_commit_request req = {.volumes = v, .nr_volumes = 99, .next_volume = 100};
+	uint64_t sum = 0;
+	static struct rig r;
+
+	rig_make(&r, 2 * GIB, false);
+	for (uint64_t i = 0; i < 99; i++) {
+		v[i].item = (struct cpc_volume_item){.id = i + 1, .size = (i + 1) << 20};
+		snprintf(v[i].item.name, sizeof(v[i].item.name), "v%u", (unsigned)i + 1);
+	}
+	assert_int_equal(cpc_store_commit(r.store, &req), 0);
+	cpc_pins_put(req.pins);
+	rig_close(&r);
+	rig_open(&r);
+	assert_int_equal(cpc_store_for_each_volume(r.store, sum_sizes, &sum), 0);
+	assert_int_equal(sum, 99 * 100 / 2);
+	rig_destroy(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -319,6 +375,8 @@ int main(void)
 	    cmocka_unit_test(a_crash_at_any_time_finds_bitmaps_that_fit),
 	    cmocka_unit_test(a_lost_bitmap_costs_its_group_only),
 	    cmocka_unit_test(one_copy_of_a_bitmap_is_enough),
+	    cmocka_unit_test(one_copy_of_a_bitmap_that_can_be_read_is_enough),
+	    cmocka_unit_test(one_commit_may_name_every_volume),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

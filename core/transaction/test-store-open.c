@@ -92,6 +92,44 @@ static void wipe(struct test_pool *p, uint64_t bytenr)
 	cpc_powercut_poke(p->pc, bytenr, zeroes, sizeof(zeroes));
 }
 
+/* --- making one --- */
+
+static void a_format_that_fails_says_so_and_can_be_repeated(void **state)
+{
+	static const enum cpc_powercut_op ops[] = {CPC_POWERCUT_WRITE, CPC_POWERCUT_FLUSH};
+	const char *why;
+
+	for (unsigned i = 0; i < 2; i++) {
+		int ret = -EIO;
+
+		for (unsigned n = 1; ret; n++) {
+			struct cpc_super super;
+			struct test_pool p;
+
+			make(&p);
+			newest(&p, &super);
+			super = (struct cpc_super){.incompat = CPC_INCOMPAT_DUP,
+						   .transid = 1,
+						   .total_bytes = super.total_bytes,
+						   .nodesize = 4096,
+						   .log_size = super.log_size,
+						   .next_volume = 1};
+			assert_int_equal(cpc_powercut_reopen(p.pc, &p.backing), 0);
+			cpc_powercut_fail(p.pc, ops[i], n, false, -EIO);
+			ret = cpc_store_format(p.backing, &super);
+			cpc_powercut_clear_faults(p.pc);
+			assert_true(ret == 0 || ret == -EIO);
+			assert_true(!ret || !cpc_store_format(p.backing, &super));
+			cpc_backing_close(p.backing);
+			assert_int_equal(try_open(&p, false, &why), 0);
+			newest(&p, &super);
+			assert_int_equal(super.transid, 1);
+			destroy(&p);
+			assert_true(ret || n == (i ? 3 : 2 * CPC_SUPER_SLOTS + 3));
+		}
+	}
+}
+
 /* --- which superblock --- */
 
 static void either_ring_is_enough(void **state)
@@ -205,6 +243,21 @@ static void a_newest_superblock_that_cannot_be_read_is_not_passed_over(void **st
 		else
 			assert_string_equal(why, "superblock cannot be read");
 		cpc_powercut_clear_faults(p.pc);
+	}
+	/* a damaged one does not speak for one that cannot be read */
+	for (unsigned ring = 0; ring < 2; ring++) {
+		cpc_powercut_flip(p.pc, cpc_geometry_super(&geo, ring, newest_one.slot) + 300, 0);
+		cpc_powercut_add_fault(
+		    p.pc, &(struct cpc_powercut_fault){
+			      .op = CPC_POWERCUT_READ,
+			      .nth = 1,
+			      .sticky = true,
+			      .bytenr = cpc_geometry_super(&geo, !ring, newest_one.slot),
+			      .len = 4096,
+			      .error = -EIO});
+		assert_int_equal(cpc_super_find(p.backing, &super, &why), -EIO);
+		cpc_powercut_clear_faults(p.pc);
+		cpc_powercut_flip(p.pc, cpc_geometry_super(&geo, ring, newest_one.slot) + 300, 0);
 	}
 	cpc_backing_close(p.backing);
 	destroy(&p);
@@ -545,6 +598,93 @@ static void free_log_keys_that_are_yet_to_come_are_refused(void **state)
 	destroy(&p);
 }
 
+/* Change n of the only leaf of the free log. Return: whether there is such a change. */
+static bool lie_in_free_log(const struct test_pool *p, const struct cpc_super *super, uint8_t *node,
+			    unsigned n)
+{
+	const void *value;
+	struct cpc_disk_free_log *log;
+	struct cpc_disk_free_entry *e;
+	uint32_t size;
+	uint64_t key;
+
+	assert_int_equal(super->free_log.level, 0);
+	cpc_powercut_peek(p->pc, super->free_log.bytenr[0], node, super->nodesize);
+	cpc_node_item(node, 0, &key, &value, &size);
+	log = (void *)(node + ((const uint8_t *)value - node));
+	e = &log->entry[0];
+	switch (n) {
+	case 0:
+		cpc_put_le32(&e->count, 0);
+		return true;
+	case 1:
+		cpc_put_le64(&e->block, super->total_bytes >> CPC_BLOCK_SHIFT);
+		return true;
+	case 2: /* the superblock's own */
+		cpc_put_le64(&e->block, 0);
+		return true;
+	case 3:
+		cpc_put_le32(&e->count, CPC_GROUP_BLOCKS);
+		return true;
+	case 4: /* more than the group has in use */
+		cpc_put_le32(&e->count, 3000 | CPC_FREE_ENTRY_FREED);
+		return true;
+	case 5: /* of a transaction that is yet to come, or later than the item behind it */
+		cpc_put_le64(&log->transid, super->transid + 1);
+		return true;
+	case 6:
+		cpc_put_le64(&log->transid, super->transid);
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void what_the_free_log_cannot_say_is_refused(void **state)
+{
+	static uint8_t node[65536] __attribute__((aligned(4096)));
+	struct cpc_powercut_saved *saved;
+	struct cpc_super super;
+	struct test_pool p;
+	const char *why;
+
+	make(&p);
+	newest(&p, &super);
+	saved = cpc_powercut_save(p.pc);
+	for (unsigned n = 0; lie_in_free_log(&p, &super, node, n); n++) {
+		struct cpc_super copy = super;
+
+		reseal(&p, &copy, &copy.free_log, node);
+		assert_int_equal(try_open(&p, false, &why), -EUCLEAN);
+		cpc_powercut_restore(p.pc, saved);
+	}
+	assert_int_equal(try_open(&p, false, &why), 0);
+	cpc_powercut_saved_free(saved);
+	destroy(&p);
+}
+
+static void a_volume_item_that_lies_is_damage(void **state)
+{
+	const struct cpc_volume_item good = {.id = 7, .size = MIB, .name = "disk"};
+	uint8_t value[CPC_VOLUME_VALUE_MAX];
+	struct cpc_disk_volume *disk = (void *)value;
+	struct cpc_volume_item item;
+	uint32_t size = cpc_volume_item_encode(&good, 1, value);
+
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size), 0);
+	assert_string_equal(item.name, "disk");
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, sizeof(*disk) - 1), -EUCLEAN);
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size - 1), -EUCLEAN);
+	cpc_put_le64(&disk->size, 0);
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size), -EUCLEAN);
+	cpc_put_le64(&disk->size, CPC_VOLUME_SIZE_MAX + 1);
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size), -EUCLEAN);
+	cpc_put_le64(&disk->size, CPC_VOLUME_SIZE_MAX);
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size), 0);
+	disk->name[1] = '/';
+	assert_int_equal(cpc_volume_item_decode(&item, 7, value, size), -EUCLEAN);
+}
+
 /* A node of the free log that stands where the root of another tree does would be freed twice. */
 static void a_free_log_on_blocks_in_use_is_refused(void **state)
 {
@@ -592,6 +732,7 @@ static void a_wrong_count_of_used_blocks_is_corrected(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_format_that_fails_says_so_and_can_be_repeated),
 	    cmocka_unit_test(either_ring_is_enough),
 	    cmocka_unit_test(the_newest_of_all_slots_wins),
 	    cmocka_unit_test(a_newest_superblock_that_cannot_be_read_is_not_passed_over),
@@ -607,6 +748,8 @@ int main(void)
 	    cmocka_unit_test(a_dropped_tree_whose_sums_lie_a_little_is_left_out),
 	    cmocka_unit_test(drop_keys_that_are_yet_to_come_are_refused),
 	    cmocka_unit_test(free_log_keys_that_are_yet_to_come_are_refused),
+	    cmocka_unit_test(what_the_free_log_cannot_say_is_refused),
+	    cmocka_unit_test(a_volume_item_that_lies_is_damage),
 	    cmocka_unit_test(a_free_log_on_blocks_in_use_is_refused),
 	    cmocka_unit_test(a_wrong_count_of_used_blocks_is_corrected),
 	};
