@@ -42,12 +42,17 @@
 #include "lib/lock.h"
 #include "transaction/store.h"
 
+/* Bytes of the ring; constant, unlike store->super, which a commit replaces. */
+static inline uint64_t cpc_log_ring_bytes(const struct cpc_store *store)
+{
+	return store->geo.log_blocks << CPC_BLOCK_SHIFT;
+}
+
 /* Device address of a position in copy 0 or 1 of the ring. */
 static inline uint64_t cpc_log_bytenr(const struct cpc_store *store, unsigned copy,
 				      uint64_t position)
 {
-	return (store->geo.log[copy] << CPC_BLOCK_SHIFT) +
-	       position % (store->geo.log_blocks << CPC_BLOCK_SHIFT);
+	return (store->geo.log[copy] << CPC_BLOCK_SHIFT) + position % cpc_log_ring_bytes(store);
 }
 
 /* Batches in flight at once; more wait. */

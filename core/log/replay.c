@@ -54,7 +54,7 @@ static bool header_sane(const struct cpc_log_replay *r, const struct cpc_disk_lo
 			uint64_t position)
 {
 	uint32_t length = cpc_get_le32(&record->length);
-	uint64_t size = r->store->super.log_size;
+	uint64_t size = cpc_log_ring_bytes(r->store);
 
 	return cpc_get_le32(&record->magic) == CPC_LOG_MAGIC &&
 	       !memcmp(record->uuid, r->store->uuid, CPC_UUID_SIZE) && length >= CPC_BLOCK_SIZE &&
@@ -282,7 +282,7 @@ static int search_window(struct cpc_log_replay *r, struct beyond *b, uint64_t po
 
 static int search_beyond(struct cpc_log_replay *r, uint64_t seq, uint64_t position)
 {
-	uint64_t size = r->store->super.log_size, stop = r->store->super.log_position + size;
+	uint64_t size = cpc_log_ring_bytes(r->store), stop = r->store->super.log_position + size;
 	struct beyond b = {.seq = seq, .end = position + 2 * (uint64_t)r->max_record};
 	size_t len;
 	int ret = 0;
@@ -309,7 +309,7 @@ static uint64_t end_position(const struct cpc_log_replay *r)
 static int build_chain(struct cpc_log_replay *r)
 {
 	uint64_t position = r->store->super.log_position, seq = r->store->super.log_seq + 1;
-	uint64_t size = r->store->super.log_size;
+	uint64_t size = cpc_log_ring_bytes(r->store);
 	struct cpc_log_found found;
 
 	/* once around the ring at most */

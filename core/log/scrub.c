@@ -82,7 +82,7 @@ static uint32_t look(struct cpc_log_replay *r, struct cpc_log_scrub *at, uint64_
 /* Return: bytes to the end of the record; 0: it is gone. */
 static uint64_t scrub_record(struct cpc_log_replay *r, struct cpc_log_scrub *at)
 {
-	uint64_t size = r->store->super.log_size, left = size - at->position % size;
+	uint64_t size = cpc_log_ring_bytes(r->store), left = size - at->position % size;
 	uint32_t length = look(r, at, at->position);
 
 	if (length)
