@@ -179,9 +179,9 @@ int cpc_store_write_ring(struct cpc_store *store, unsigned ring, const struct cp
 }
 
 /*
- * From the first byte of the superblock on, a failure burns it. A device that has no room for it is
- * one that fails: to try again and again would go round the ring, over superblocks that may have
- * become durable.
+ * Under super_lock. From the first byte of the superblock on, a failure burns it. A device that has
+ * no room for it is one that fails: to try again and again would go round the ring, over
+ * superblocks that may have become durable.
  */
 static int write_and_flush_super(struct cpc_commit *c)
 {
@@ -194,24 +194,17 @@ static int write_and_flush_super(struct cpc_commit *c)
 		return -ENOMEM;
 	c->super.slot = next_slot(store);
 	cpc_super_encode(disk, &c->super);
-	cpc_mutex_lock(&store->super_lock);
 	store->last_slot = c->super.slot;
 	store->burned_super = c->super_written = true;
 	ret = cpc_store_write_ring(store, 0, disk);
 	if (!ret)
 		ret = cpc_store_write_ring(store, 1, disk);
-	cpc_mutex_unlock(&store->super_lock);
 	cpc_free(disk);
 	if (!ret && !CPC_MUTANT(superblock_not_flushed))
 		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
 	if (!ret && failures != cpc_flush_epoch_failures(&store->fe) &&
 	    !CPC_MUTANT(superblock_spans_a_failed_flush))
 		ret = -EIO;
-	if (!ret) {
-		cpc_mutex_lock(&store->super_lock);
-		store->burned_super = false;
-		cpc_mutex_unlock(&store->super_lock);
-	}
 	return ret ? -EIO : 0;
 }
 
@@ -244,16 +237,6 @@ static int build(struct cpc_commit *c)
 	if (!ret)
 		ret = cpc_commit_prepare(c);
 	return ret ? ret : cpc_commit_free_log(c);
-}
-
-static int make_durable(struct cpc_commit *c)
-{
-	struct cpc_store *store = c->store;
-	int ret = cpc_eb_sync(store->ebc);
-
-	if (!ret && !CPC_MUTANT(superblock_before_its_nodes))
-		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
-	return ret ? ret : write_and_flush_super(c);
 }
 
 /* Room for what publish must keep, taken while failing is still possible. */
@@ -306,8 +289,30 @@ static void publish(struct cpc_commit *c)
 	store->nr_drops += (uint64_t)c->drop_delta_items;
 	cpc_mutex_unlock(&store->lock);
 	store->durable_slot = c->super.slot;
+	store->burned_super = false;
 	c->req->transid = c->transid;
 	atomic_fetch_add(&store->commits, 1);
+}
+
+/*
+ * Nodes, flush, superblock, flush, published. Who looks at the slots (a scrub) must not find a
+ * newer superblock than the store names: it would take the newest for an old one.
+ */
+static int make_current(struct cpc_commit *c)
+{
+	struct cpc_store *store = c->store;
+	int ret = cpc_eb_sync(store->ebc);
+
+	if (!ret && !CPC_MUTANT(superblock_before_its_nodes))
+		ret = cpc_flush_epoch_flush(&store->fe, CPC_FLUSH_COMMIT);
+	if (ret)
+		return ret;
+	cpc_mutex_lock(&store->super_lock);
+	ret = write_and_flush_super(c);
+	if (!ret)
+		publish(c);
+	cpc_mutex_unlock(&store->super_lock);
+	return ret;
 }
 
 static void undo(struct cpc_commit *c)
@@ -395,12 +400,10 @@ int cpc_store_commit(struct cpc_store *store, struct cpc_commit_request *req)
 		c.super.next_drop = c.next_drop;
 		c.super.used_blocks = new_used_blocks(&c);
 		c.super.flags = req->clean ? CPC_SUPER_CLEAN : 0;
-		ret = make_durable(&c);
+		ret = make_current(&c);
 	}
 	if (ret)
 		undo(&c);
-	else
-		publish(&c);
 	commit_destroy(&c);
 	cpc_hist_add(&store->commit_us, (cpc_now_ns() - start) / 1000);
 	return ret;
