@@ -62,7 +62,7 @@ def memory_verdicts(table, peer_names):
         peak = max((row["max_rss"] for peers in table.values() for name, row in peers.items()
                     if name == ours), default=0)
         cache = parse_size(ours.partition(":")[2] or DEFAULT_CACHE)
-        found.append((f"{ours}: peak RSS {peak >> 20} MiB, "
+        found.append((f"{ours}: peak RSS {int(peak) >> 20} MiB, "
                       f"wanted {(cache + MEMORY_BESIDES) >> 20} (cache + 64) or less",
                       peak <= cache + MEMORY_BESIDES))
     return found
