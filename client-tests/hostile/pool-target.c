@@ -347,19 +347,23 @@ static void change_super(const struct job *job)
 	image_put_super(job->image, job->input, job->len);
 }
 
+/* One byte of how, then what `change` puts into the image. */
+static void run_changed(struct image *im, void (*change)(const struct job *job),
+			const uint8_t *input, size_t len)
+{
+	run(&(struct job){.image = im,
+			  .change = change,
+			  .requests = some_requests,
+			  .requests_len = sizeof(some_requests),
+			  .how = input[0],
+			  .input = input + 1,
+			  .len = len - 1});
+}
+
 void super_target_run(const uint8_t *input, size_t len)
 {
-	struct job job = {.image = &image[0],
-			  .change = change_super,
-			  .requests = some_requests,
-			  .requests_len = sizeof(some_requests)};
-
-	if (len < 1)
-		return;
-	job.how = input[0];
-	job.input = input + 1;
-	job.len = len - 1;
-	run(&job);
+	if (len >= 1)
+		run_changed(&image[0], change_super, input, len);
 }
 
 size_t super_target_sample(unsigned i, uint8_t *input)
@@ -382,17 +386,8 @@ static void change_entries(const struct job *job)
 
 void entries_target_run(const uint8_t *input, size_t len)
 {
-	struct job job = {.image = &image[1],
-			  .change = change_entries,
-			  .requests = some_requests,
-			  .requests_len = sizeof(some_requests)};
-
-	if (len < 2)
-		return;
-	job.how = input[0];
-	job.input = input + 1;
-	job.len = len - 1;
-	run(&job);
+	if (len >= 2)
+		run_changed(&image[1], change_entries, input, len);
 }
 
 size_t entries_target_sample(unsigned i, uint8_t *input)

@@ -51,6 +51,26 @@ static void open_all(struct flush_rig *f, struct cpc_volume *vol[NR_VOLUMES])
 		vol[v] = flush_rig_open_volume(f, names[v]);
 }
 
+static void close_all(struct flush_rig *f, struct cpc_volume *vol[NR_VOLUMES])
+{
+	for (unsigned v = 0; v < NR_VOLUMES; v++)
+		cpc_pool_close_volume(f->pool, vol[v]);
+}
+
+/* Nothing but what was flushed survives, and that is all there. */
+static void finish_after_a_power_cut(struct flush_rig *f, struct cpc_volume *vol[NR_VOLUMES],
+				     uint32_t value[NR_VOLUMES][NR_BLOCKS])
+{
+	close_all(f, vol);
+	cpc_pool_close(f->pool);
+	flush_rig_cut_power(f, CPC_FATE_LOST);
+	flush_rig_open(f);
+	open_all(f, vol);
+	compare_all(vol, value);
+	close_all(f, vol);
+	flush_rig_finish(f);
+}
+
 /* A thousand flushes on every volume while a commit cannot write its nodes. */
 static void flushes_do_not_wait_for_a_commit(void **state)
 {
@@ -79,16 +99,7 @@ static void flushes_do_not_wait_for_a_commit(void **state)
 		assert_true(crash ? result != NULL : result == NULL);
 		if (!crash)
 			compare_all(vol, value);
-		for (unsigned v = 0; v < NR_VOLUMES; v++)
-			cpc_pool_close_volume(f.pool, vol[v]);
-		cpc_pool_close(f.pool);
-		flush_rig_cut_power(&f, CPC_FATE_LOST);
-		flush_rig_open(&f);
-		open_all(&f, vol);
-		compare_all(vol, value);
-		for (unsigned v = 0; v < NR_VOLUMES; v++)
-			cpc_pool_close_volume(f.pool, vol[v]);
-		flush_rig_finish(&f);
+		finish_after_a_power_cut(&f, vol, value);
 	}
 }
 
@@ -141,16 +152,7 @@ static void commits_that_fail_beside_flushes_harm_none(void **state)
 	pthread_join(thread, NULL);
 	assert_true(c.failed > 0);
 	compare_all(vol, value);
-	for (unsigned v = 0; v < NR_VOLUMES; v++)
-		cpc_pool_close_volume(f.pool, vol[v]);
-	cpc_pool_close(f.pool);
-	flush_rig_cut_power(&f, CPC_FATE_LOST);
-	flush_rig_open(&f);
-	open_all(&f, vol);
-	compare_all(vol, value);
-	for (unsigned v = 0; v < NR_VOLUMES; v++)
-		cpc_pool_close_volume(f.pool, vol[v]);
-	flush_rig_finish(&f);
+	finish_after_a_power_cut(&f, vol, value);
 }
 
 /* --- a full pool --- */
