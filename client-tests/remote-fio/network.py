@@ -47,8 +47,9 @@ class Network:
 
     @staticmethod
     def inside(space, *argv):
-        """The command line that runs argv in a namespace."""
-        return ["ip", "netns", "exec", space, *argv]
+        """The command line that runs argv in a namespace. Not `ip netns exec`, which copies all mounts:
+        a file system that somebody unmounts meanwhile would live on in the copy, with its log dirty."""
+        return ["nsenter", f"--net=/run/netns/{space}", "--", *argv]
 
     @contextlib.contextmanager
     def limited(self, rate):
