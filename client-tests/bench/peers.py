@@ -3,7 +3,7 @@
 
     null     nbdkit null: the limit of transport and client, stores nothing
     raw      nbdkit file on the loop device: in place, through the page cache
-    btrfs    nbdkit file on a file in the kernel's btrfs on the loop device
+    btrfs    nbdkit file on files in the kernel's btrfs on the loop device
     qcow2    qemu-nbd on the loop device, cache=none, io_uring
     coppice  this project's plugin on the loop device
 """
@@ -61,9 +61,9 @@ class Peer:
         directory = f"{self.config.work}/btrfs"
         os.makedirs(directory, exist_ok=True)
         stack.enter_context(mounted(device.path, directory))
-        with open(f"{directory}/disk", "wb") as disk:
+        with open(f"{directory}/{EXPORT}", "wb") as disk:
             disk.truncate(self.config.disk)
-        return ["file", f"file={directory}/disk"]
+        return ["file", f"dir={directory}"]
 
     def _qcow2(self, stack, device):
         run("qemu-img", "create", "-q", "-f", "qcow2", device.path, str(self.config.disk))
