@@ -395,6 +395,31 @@ static void edit_gap(uint8_t *node)
 	cpc_put_le16(&item->offset, (uint16_t)(cpc_get_le16(&item->offset) - 4));
 }
 
+/* One item more than there is room for: the last values stand in the table. */
+static void edit_table(uint8_t *node)
+{
+	uint32_t size = cpc_extent_value_size(1), tail = 4096;
+	uint32_t nr = (tail - 64) / (12 + size) + 1;
+	struct cpc_disk_extent e = *extent_of(node, 0);
+
+	for (uint32_t i = 0; i < nr; i++)
+		memcpy(node + tail - (i + 1) * size, &e, sizeof(e));
+	for (uint32_t i = 0; i < nr; i++) {
+		cpc_put_le64(&item_of(node, i)->key, i);
+		cpc_put_le16(&item_of(node, i)->offset, (uint16_t)(tail - (i + 1) * size));
+		cpc_put_le16(&item_of(node, i)->size, (uint16_t)size);
+	}
+	cpc_put_le32(&((struct cpc_disk_node *)node)->nritems, nr);
+}
+
+static void edit_no_bytes(uint8_t *node)
+{
+	struct cpc_disk_item *item = item_of(node, 0);
+
+	cpc_put_le16(&item->offset, 4096);
+	cpc_put_le16(&item->size, 0);
+}
+
 static void edit_address(uint8_t *node)
 {
 	cpc_put_le64(&extent_of(node, 0)->bytenr, CPC_BLOCK_SIZE);
@@ -431,11 +456,45 @@ static void damaged_leaves_are_refused_with_the_reason(void **state)
 	expect_refused(&v, edit_overlap, "keys");
 	expect_refused(&v, edit_key_overflow, "beyond the largest volume");
 	expect_refused(&v, edit_gap, "place of a value");
+	expect_refused(&v, edit_table, "place of a value");
+	expect_refused(&v, edit_no_bytes, "item size");
 	expect_refused(&v, edit_address, "outside the data area");
 	expect_refused(&v, edit_address_unaligned, "outside the data area");
 	expect_refused(&v, edit_birth, "birth");
 	expect_refused(&v, edit_count, "number of items");
 	expect_refused(&v, edit_empty, "number of items");
+	victim_destroy(&v);
+}
+
+/* In a leaf of the free log: one item, right but for its size. */
+static void edit_size(uint8_t *node)
+{
+	const uint32_t nr = CPC_ITEM_MAX_SIZE / sizeof(struct cpc_disk_free_entry) + 1;
+	const uint32_t offset =
+	    4096 - sizeof(struct cpc_disk_free_log) - nr * sizeof(struct cpc_disk_free_entry);
+	struct cpc_disk_free_log *log = (void *)(node + offset);
+	struct cpc_disk_free_entry entry;
+	cpc_le64 transid;
+
+	memcpy(&transid, node + cpc_get_le16(&item_of(node, 0)->offset), sizeof(transid));
+	memcpy(&entry, node + cpc_get_le16(&item_of(node, 0)->offset) + sizeof(*log),
+	       sizeof(entry));
+	memset(item_of(node, 1), 0, 4096 - 64 - 12);
+	log->transid = transid;
+	for (uint32_t i = 0; i < nr; i++)
+		memcpy(&log->entry[i], &entry, sizeof(entry));
+	cpc_put_le16(&item_of(node, 0)->offset, (uint16_t)offset);
+	cpc_put_le16(&item_of(node, 0)->size, (uint16_t)(4096 - offset));
+	cpc_put_le32(&((struct cpc_disk_node *)node)->nritems, 1);
+}
+
+static void values_larger_than_the_limit_are_refused(void **state)
+{
+	struct victim v;
+
+	build_tree(&v.t, CPC_TREE_FREE_LOG, 4);
+	victim_init(&v, &v.t.root);
+	expect_refused(&v, edit_size, "place of a value");
 	victim_destroy(&v);
 }
 
@@ -501,6 +560,7 @@ int main(void)
 	    cmocka_unit_test(leaf_of_the_root_tree),
 	    cmocka_unit_test(leaf_of_a_dead_bucket),
 	    cmocka_unit_test(damaged_leaves_are_refused_with_the_reason),
+	    cmocka_unit_test(values_larger_than_the_limit_are_refused),
 	    cmocka_unit_test(damaged_inner_nodes_are_refused_with_the_reason),
 	};
 

@@ -16,6 +16,8 @@
  */
 #include "btree/btree-internal.h"
 
+#include "lib/mutation.h"
+
 struct check {
 	const uint8_t *node;
 	uint32_t nodesize;
@@ -289,6 +291,18 @@ static const char *check_value(const struct check *c, uint64_t key, const void *
 
 /* --- nodes --- */
 
+/*
+ * A value ends where the one before begins, and not in the table: what follows reads it, and the
+ * bytes between, unseen. The limit is what the free log's could break, whose number of entries has
+ * no other. That a value is not empty, each kind of value sees to.
+ */
+static inline bool place_is_right(uint32_t offset, uint32_t size, uint32_t table, uint32_t tail)
+{
+	return (offset + size == tail || CPC_MUTANT(values_stand_anywhere)) &&
+	       (offset >= table || CPC_MUTANT(values_over_the_table)) &&
+	       (size <= CPC_ITEM_MAX_SIZE || CPC_MUTANT(values_of_any_size));
+}
+
 static const char *check_leaf(const struct check *c)
 {
 	const struct cpc_disk_item *items = cpc_node_items(c->node);
@@ -304,8 +318,7 @@ static const char *check_leaf(const struct check *c)
 
 		if (key < low || key == UINT64_MAX)
 			return "leaf: keys not ascending or overlapping";
-		if (size == 0 || size > CPC_ITEM_MAX_SIZE || offset + size != tail ||
-		    offset < table)
+		if (!place_is_right(offset, size, table, tail))
 			return "leaf: place of a value";
 		why = cpc_owner_maps_data(c->owner) ? check_extent(c, key, c->node + offset, size)
 						    : check_value(c, key, c->node + offset, size);
