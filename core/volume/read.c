@@ -5,15 +5,13 @@
  * A reader looks into the cache first and loads the view after it missed: what was evicted between
  * had been published before. For blocks that it will cache it puts FILLING placeholders into the
  * index before it loads the view; a writer that comes by replaces them, so that a slow read never
- * installs what has become old. Large reads go around the cache.
+ * installs what has become old. Large reads go around the cache (read-large.c).
  *
  * Each block is verified against the checksum in its mapping. The view is held until then, so
  * the blocks cannot have been given to anybody else: a mismatch is damage (or a bad transfer: one
  * more try), never a race.
  */
 #include "volume/volume-internal.h"
-
-#include "lib/mutation.h"
 
 /* Reads of so many blocks and more are not cached. */
 #define BYPASS_BLOCKS 64u
@@ -57,9 +55,9 @@ static uint64_t verify(const struct fetch *f, const struct cpc_mapping *m)
 {
 	uint64_t i = 0;
 
-	while (i < m->nr && cpc_csum(page(f, m->block + i), CPC_BLOCK_SIZE) == m->csums[i])
+	while (i < m->nr && cpc_block_matches(page(f, m->block + i), m->csums[i]))
 		i++;
-	return CPC_MUTANT(data_not_verified) ? m->nr : i;
+	return i;
 }
 
 static int read_mapping(const struct fetch *f, const struct cpc_mapping *m)
@@ -117,6 +115,13 @@ int cpc_read_blocks(struct cpc_volume *vol, uint64_t block, uint64_t nr, void *b
 	return fetch(&f, nr);
 }
 
+int cpc_read_mapping(struct cpc_volume *vol, const struct cpc_mapping *m, void *buf)
+{
+	struct fetch f = {.vol = vol, .first = m->block, .buf = buf};
+
+	return read_mapping(&f, m);
+}
+
 int cpc_read_one(struct cpc_volume *vol, uint64_t block, void *buf)
 {
 	struct cpc_buf *cached = cpc_cache_get(vol, block);
@@ -129,42 +134,6 @@ int cpc_read_one(struct cpc_volume *vol, uint64_t block, void *buf)
 }
 
 /* --- a client's read --- */
-
-struct reader {
-	struct cpc_volume *vol;
-	uint8_t *buf; /* of the client; NULL: only into the cache */
-	uint64_t offset, len;
-};
-
-/* Copies the part of a block that the client asked for. */
-static void copy_out(const struct reader *r, uint64_t block, const void *data)
-{
-	uint64_t start = cpc_max_u64(block << CPC_BLOCK_SHIFT, r->offset);
-	uint64_t end = cpc_min_u64((block + 1) << CPC_BLOCK_SHIFT, r->offset + r->len);
-
-	if (r->buf)
-		memcpy(r->buf + (start - r->offset),
-		       (const uint8_t *)data + (start & (CPC_BLOCK_SIZE - 1)), end - start);
-}
-
-static int read_around_cache(const struct reader *r, uint64_t block, uint64_t nr)
-{
-	uint8_t *bounce = cpc_bounce_get(r->vol->engine);
-	int ret = bounce ? 0 : -ENOMEM;
-
-	while (!ret && nr) {
-		uint64_t part = cpc_min_u64(nr, CPC_BOUNCE_BLOCKS);
-
-		ret = cpc_read_blocks(r->vol, block, part, bounce);
-		for (uint64_t i = 0; !ret && i < part; i++)
-			copy_out(r, block + i, bounce + i * CPC_BLOCK_SIZE);
-		block += part;
-		nr -= part;
-	}
-	if (bounce)
-		cpc_bounce_put(r->vol->engine, bounce);
-	return ret;
-}
 
 /* Gets placeholders into the index. Return: how many; fewer when memory or a race says so. */
 static uint64_t add_placeholders(struct cpc_volume *vol, uint64_t block, uint64_t nr,
@@ -184,7 +153,7 @@ static uint64_t add_placeholders(struct cpc_volume *vol, uint64_t block, uint64_
 	return i;
 }
 
-static int read_into_cache(const struct reader *r, uint64_t block, uint64_t nr)
+static int read_into_cache(const struct cpc_reader *r, uint64_t block, uint64_t nr)
 {
 	struct cpc_buf *bufs[BYPASS_BLOCKS];
 	bool holes[BYPASS_BLOCKS] = {false};
@@ -193,29 +162,29 @@ static int read_into_cache(const struct reader *r, uint64_t block, uint64_t nr)
 	int ret;
 
 	if (!got)
-		return read_around_cache(r, block, nr);
+		return cpc_read_large(r, block, nr);
 	ret = fetch(&f, got);
 	for (uint64_t i = 0; i < got; i++) {
 		if (!ret)
-			copy_out(r, block + i, cpc_buf_data(&r->vol->engine->memory, bufs[i]));
+			cpc_copy_out(r, block + i, cpc_buf_data(&r->vol->engine->memory, bufs[i]));
 		/* Zeroes are cheaper made than kept. */
 		cpc_cache_filled(r->vol, bufs[i], !ret && !holes[i]);
 		cpc_buf_put(r->vol->engine, bufs[i]);
 	}
 	if (ret || got == nr)
 		return ret;
-	return read_around_cache(r, block + got, nr - got);
+	return cpc_read_large(r, block + got, nr - got);
 }
 
-static int read_missing(const struct reader *r, uint64_t block, uint64_t nr)
+static int read_missing(const struct cpc_reader *r, uint64_t block, uint64_t nr)
 {
 	atomic_fetch_add_explicit(&r->vol->engine->cache_misses, nr, memory_order_relaxed);
 	if (nr >= BYPASS_BLOCKS)
-		return read_around_cache(r, block, nr);
+		return cpc_read_large(r, block, nr);
 	return read_into_cache(r, block, nr);
 }
 
-static int read_range(const struct reader *r)
+static int read_range(const struct cpc_reader *r)
 {
 	struct cpc_engine *e = r->vol->engine;
 	uint64_t block = r->offset >> CPC_BLOCK_SHIFT;
@@ -233,7 +202,7 @@ static int read_range(const struct reader *r)
 		if (missing)
 			ret = read_missing(r, block - missing, missing);
 		missing = 0;
-		copy_out(r, block, cpc_buf_data(&e->memory, buf));
+		cpc_copy_out(r, block, cpc_buf_data(&e->memory, buf));
 		cpc_buf_put(e, buf);
 		hits++;
 	}
@@ -256,7 +225,7 @@ static int check_range(struct cpc_volume *vol, uint64_t len, uint64_t offset)
 
 int cpc_volume_read(struct cpc_volume *vol, void *buf, uint64_t len, uint64_t offset)
 {
-	struct reader r = {vol, buf, offset, len};
+	struct cpc_reader r = {vol, buf, offset, len};
 	uint64_t start = cpc_now_ns();
 	int ret = check_range(vol, len, offset);
 
@@ -278,7 +247,7 @@ int cpc_volume_cache(struct cpc_volume *vol, uint64_t len, uint64_t offset)
 	while (!ret && offset < end) {
 		uint64_t next =
 		    cpc_align_down(offset, CPC_BLOCK_SIZE) + (BYPASS_BLOCKS - 1) * CPC_BLOCK_SIZE;
-		struct reader r = {vol, NULL, offset, cpc_min_u64(next, end) - offset};
+		struct cpc_reader r = {vol, NULL, offset, cpc_min_u64(next, end) - offset};
 
 		ret = read_range(&r);
 		offset = next;

@@ -312,6 +312,7 @@ static void damage_is_an_error_for_that_block_only(void **state)
 		}
 		assert_int_equal(cpc_volume_read(r.vol, r.back, 4096, 100 * 4096), -EUCLEAN);
 		assert_int_equal(cpc_volume_read(r.vol, r.back, 3 * 4096, 99 * 4096), -EUCLEAN);
+		assert_int_equal(cpc_volume_read(r.vol, r.back, MIB - 4196, 100), -EUCLEAN);
 		rig_compare(&r, 99 * 4096, 4096);
 		rig_compare(&r, 101 * 4096, 4096);
 		/* a part of it cannot be written: what would the rest be? */
@@ -514,9 +515,34 @@ static void a_failed_read_is_an_error_and_passes(void **state)
 	assert_int_equal(cpc_volume_read(r.vol, r.back, 4096, 10 * 4096), -EIO);
 	assert_int_equal(cpc_volume_write(r.vol, r.buf, 5, 10 * 4096, 0), -EIO);
 	rig_compare(&r, 4 * MIB, 1000);
+	assert_int_equal(cpc_volume_read(r.vol, r.back, MIB, 0), -EIO);
 	cpc_powercut_clear_faults(r.pc);
 	rig_compare_all(&r);
 	rig_check_accounts(&r);
+	rig_finish(&r);
+}
+
+static void a_large_read_survives_a_device_read_that_fails_once(void **state)
+{
+	struct rig r = {0};
+
+	rig_make(&r);
+	rig_write(&r, 0, 3 * MIB);
+	rig_reopen(&r);
+	for (uint64_t block = 1; block < 3 * MIB / 4096; block += 37) {
+		rig_close(&r);
+		rig_open(&r);
+		cpc_powercut_add_fault(r.pc, &(struct cpc_powercut_fault){
+						 .op = CPC_POWERCUT_READ,
+						 .nth = 1,
+						 .bytenr = place_of(&r, block),
+						 .len = 4096,
+						 .error = -EIO,
+					     });
+		rig_compare(&r, 777, 3 * MIB - 1000);
+		rig_compare(&r, 3 * MIB - 1000, MIB); /* its end is a hole */
+		cpc_powercut_clear_faults(r.pc);
+	}
 	rig_finish(&r);
 }
 
@@ -783,6 +809,7 @@ int main(void)
 	    cmocka_unit_test(after_three_failed_commits_the_pool_can_be_read_only),
 	    cmocka_unit_test(a_commit_without_room_on_the_device_writes_no_superblock),
 	    cmocka_unit_test(a_failed_read_is_an_error_and_passes),
+	    cmocka_unit_test(a_large_read_survives_a_device_read_that_fails_once),
 	    cmocka_unit_test(a_full_pool_refuses_first_and_goes_on),
 	    cmocka_unit_test(a_refused_write_does_not_cost_commits),
 	    cmocka_unit_test(without_memory_requests_change_all_or_nothing),

@@ -37,6 +37,7 @@
 #include "lib/hooks.h"
 #include "lib/list.h"
 #include "lib/log.h"
+#include "lib/mutation.h"
 #include "lib/xarray.h"
 #include "backing/ioq.h"
 #include "log/log.h"
@@ -312,8 +313,38 @@ void cpc_bounce_put(struct cpc_engine *e, void *bounce);
 /* --- reading blocks (read.c) --- */
 /* Reads whole blocks from the view into `buf` (4096-aligned), verified; the cache is not asked. */
 int cpc_read_blocks(struct cpc_volume *vol, uint64_t block, uint64_t nr, void *buf);
+/* The same of a mapping that is at hand, whose view is held. */
+int cpc_read_mapping(struct cpc_volume *vol, const struct cpc_mapping *m, void *buf);
 /* Fills one whole block from cache or pool, for a partial write. */
 int cpc_read_one(struct cpc_volume *vol, uint64_t block, void *buf);
+
+/* What a client wants: bytes. */
+struct cpc_reader {
+	struct cpc_volume *vol;
+	uint8_t *buf; /* of the client; NULL: only into the cache */
+	uint64_t offset, len;
+};
+
+/* Copies the part of a block that the client asked for. */
+static inline void cpc_copy_out(const struct cpc_reader *r, uint64_t block, const void *data)
+{
+	uint64_t start = cpc_max_u64(block << CPC_BLOCK_SHIFT, r->offset);
+	uint64_t end = cpc_min_u64((block + 1) << CPC_BLOCK_SHIFT, r->offset + r->len);
+
+	if (r->buf)
+		memcpy(r->buf + (start - r->offset),
+		       (const uint8_t *)data + (start & (CPC_BLOCK_SIZE - 1)), end - start);
+}
+
+/* What is read is what was written, as far as its checksum tells. */
+static inline bool cpc_block_matches(const void *data, uint32_t csum)
+{
+	return CPC_MUTANT(data_not_verified) || cpc_csum(data, CPC_BLOCK_SIZE) == csum;
+}
+
+/* Reads blocks for the client and leaves the cache alone (read-large.c). */
+int cpc_read_large(const struct cpc_reader *r, uint64_t block, uint64_t nr);
+
 /* 1: every block of the range is dirty or mapped; 0: not; negative errno. */
 int cpc_range_mapped(struct cpc_volume *vol, uint64_t block, uint64_t nr);
 /* 1: no block of the range is dirty or mapped; 0: some is; negative errno. */
