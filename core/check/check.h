@@ -113,7 +113,8 @@ struct cpc_repair_result {
 	bool ring0_found;		       /* ring 1 was found by a search */
 };
 
-/* The backing is open for writing. Return: as cpc_check; 0 also when damage is left. */
+/* The backing is open for writing. Return: as cpc_check; 0 also when damage is left; -ENOTSUP, and
+ * nothing is written, also where compat_ro has an unknown bit. */
 int cpc_repair(struct cpc_backing *backing, const struct cpc_repair_options *opts,
 	       struct cpc_repair_result *result);
 

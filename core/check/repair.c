@@ -205,19 +205,28 @@ static int round_of(struct repair *r, bool first)
 	return ret;
 }
 
-/* Where neither end of the device has a superblock. */
-static int find_ring1(struct repair *r)
+/* With features that this program does not know, a pool may only be read. */
+static bool may_write(const struct cpc_super *super)
+{
+	return !(super->compat_ro & ~CPC_COMPAT_RO_KNOWN) ||
+	       CPC_MUTANT(repair_writes_what_it_may_not);
+}
+
+/* Where neither end of the device has a superblock, ring 1 is searched for. Return: 0, also when
+ * there is none: the check says what is wrong; or -ENOTSUP. */
+static int find_super(struct repair *r)
 {
 	struct cpc_super super;
 	const char *why;
 	int ret = cpc_super_find(r->backing, &super, &why);
 
-	if (ret != -EINVAL && ret != -EUCLEAN)
-		return 0; /* the check says what is wrong */
-	if (cpc_super_scan(r->backing, &r->found, r->opts->check.progress, r->opts->check.ctx))
-		return 0;
-	r->use_found = r->result->ring0_found = true;
-	return 0;
+	if (ret == -EINVAL || ret == -EUCLEAN) {
+		ret = cpc_super_scan(r->backing, &r->found, r->opts->check.progress,
+				     r->opts->check.ctx);
+		r->use_found = r->result->ring0_found = !ret;
+		super = r->found;
+	}
+	return ret || may_write(&super) ? 0 : -ENOTSUP;
 }
 
 int cpc_repair(struct cpc_backing *backing, const struct cpc_repair_options *opts,
@@ -227,7 +236,7 @@ int cpc_repair(struct cpc_backing *backing, const struct cpc_repair_options *opt
 	int ret;
 
 	memset(result, 0, sizeof(*result));
-	ret = find_ring1(&r);
+	ret = find_super(&r);
 	for (unsigned i = 0; !ret && i < ROUNDS && (i == 0 || r.changed); i++)
 		ret = round_of(&r, i == 0);
 	return ret ? ret : cpc_check(backing, &opts->check, &result->after);

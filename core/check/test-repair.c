@@ -262,6 +262,45 @@ static void an_intact_pool_is_not_written(void **state)
 	end_clean(&p);
 }
 
+static void poke_compat_ro(struct test_pool *p, struct cpc_super super, uint64_t compat_ro)
+{
+	struct cpc_disk_super disk;
+	struct cpc_geometry geo;
+
+	assert_int_equal(cpc_geometry_init(&geo, super.total_bytes, super.log_size, super.nodesize,
+					   super.incompat & CPC_INCOMPAT_DUP),
+			 0);
+	super.compat_ro = compat_ro;
+	cpc_super_encode(&disk, &super);
+	for (unsigned ring = 0; ring < 2; ring++)
+		cpc_powercut_poke(p->pc, cpc_geometry_super(&geo, ring, super.slot), &disk,
+				  sizeof(disk));
+}
+
+/* A feature that this program does not know, of a pool that it may only read. */
+static void a_pool_that_may_only_be_read_is_not_written(void **state)
+{
+	struct cpc_repair_result r;
+	struct cpc_super super;
+	struct places at;
+	struct test_pool p;
+	struct told told;
+	uint64_t writes;
+
+	make(&p, &at, 120);
+	super = p.store->super;
+	test_pool_close(&p);
+	cpc_powercut_flip(p.pc, at.node[0][1] + 99, 1);
+	poke_compat_ro(&p, super, 1ull << 40);
+	writes = cpc_powercut_count(p.pc, CPC_POWERCUT_WRITE);
+	assert_int_equal(repair(p.pc, &told, &r), -ENOTSUP);
+	assert_int_equal(cpc_powercut_count(p.pc, CPC_POWERCUT_WRITE), writes);
+	poke_compat_ro(&p, super, 0);
+	assert_int_equal(repair(p.pc, &told, &r), 0);
+	assert_int_equal(r.repaired, 1);
+	end_clean(&p);
+}
+
 /* --- a device that is larger than its pool --- */
 
 struct grown {
@@ -569,6 +608,7 @@ int main(void)
 	    cmocka_unit_test(leaked_blocks_are_given_back),
 	    cmocka_unit_test(nothing_is_rebuilt_while_a_node_is_missing),
 	    cmocka_unit_test(an_intact_pool_is_not_written),
+	    cmocka_unit_test(a_pool_that_may_only_be_read_is_not_written),
 	    cmocka_unit_test(ring_1_is_found_on_a_device_that_has_grown),
 	    cmocka_unit_test(a_clients_superblock_is_not_taken_for_the_pools),
 	    cmocka_unit_test(pieces_of_another_pool_in_ring_0_refuse_the_search),

@@ -80,14 +80,15 @@ static int print_result(const char *pool, const struct cpc_check_result *r)
 	return cpc_cli_finish_output();
 }
 
-static int say_failure(const char *pool, int ret)
+static int say_failure(const char *pool, bool repair, int ret)
 {
 	if (ret == -EINVAL)
 		return cpc_cli_fail("%s: there is no Coppice pool; if there was one, `coppice "
 				    "check --repair` looks for its second ring of superblocks",
 				    pool);
 	if (ret == -ENOTSUP)
-		return cpc_cli_fail("%s: the pool's format is newer than this program", pool);
+		return cpc_cli_fail("%s: the pool's format is newer than this program%s", pool,
+				    repair ? ", which must not write it" : "");
 	return cpc_cli_fail("%s: check: %s", pool, strerror(-ret));
 }
 
@@ -116,7 +117,7 @@ static int check_backing(struct check_run *run, struct cpc_backing *backing)
 		return CPC_EXIT_DAMAGED;
 	}
 	if (ret)
-		return say_failure(run->pool, ret);
+		return say_failure(run->pool, run->repair, ret);
 	if (run->repair && !run->json)
 		printf("%s: %ju repaired\n", run->pool, (uintmax_t)result.repaired);
 	ret = run->json ? print_json(run, &result.after, result.repaired)
