@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "draw.h"
 #include "target.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -38,48 +39,23 @@ struct options {
 
 static uint64_t state;
 
-static uint64_t draw(uint64_t below)
-{
-	uint64_t x = state += 0x9e3779b97f4a7c15u;
-
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-	x ^= x >> 31;
-	return (uint64_t)(((__uint128_t)x * below) >> 64);
-}
-
 /* A few bytes of something that makes sense become others. */
 static size_t change_sample(const struct target *t, uint8_t *input)
 {
-	size_t len = t->sample((unsigned)draw(1 << 16), input);
+	size_t len = t->sample((unsigned)draw(&state, 1 << 16), input);
 
-	for (uint64_t i = 1 + draw(4); i && len; i--) {
+	for (uint64_t i = 1 + draw(&state, 4); i && len; i--) {
 		static const uint8_t bytes[] = {0, 1, 0xff, 0x80, 0x7f, '"', '}', '9'};
-		size_t at = draw(len);
+		size_t at = draw(&state, len);
 
-		if (draw(8) == 0)
+		if (draw(&state, 8) == 0)
 			len = at + 1;
-		else if (draw(2))
-			input[at] = (uint8_t)draw(256);
+		else if (draw(&state, 2))
+			input[at] = (uint8_t)draw(&state, 256);
 		else
-			input[at] = bytes[draw(sizeof(bytes))];
+			input[at] = bytes[draw(&state, sizeof(bytes))];
 	}
 	return len;
-}
-
-/* One to three changes of an image, then requests. */
-static size_t random_description(uint8_t *input)
-{
-	size_t changes = 1 + draw(3), nr = changes + draw(8);
-
-	for (size_t i = 0; i < 2 + nr * 8; i++)
-		input[i] = (uint8_t)draw(256);
-	for (size_t i = 0; i < nr; i++) {
-		uint8_t *what = &input[2 + i * 8];
-
-		*what = i < changes ? *what & 0x7f : *what | 0x80;
-	}
-	return 2 + nr * 8;
 }
 
 /* --- running one --- */
@@ -117,7 +93,8 @@ static void run(const struct target *t)
 
 static void run_random(const struct target *t)
 {
-	current_len = t->sample ? change_sample(t, current) : random_description(current);
+	current_len =
+	    t->mutate ? t->mutate(&state, current, 0, sizeof(current)) : change_sample(t, current);
 	run(t);
 }
 
@@ -248,12 +225,15 @@ int main(int argc, char **argv)
 		n = run_all_random(&o);
 	}
 	printf(o.json ? "{\"program\":\"hostile\",\"executions\":%llu,\"pools_opened\":%llu,"
-			"\"pools_refused\":%llu,\"requests\":%llu,\"check_findings\":%llu,"
+			"\"pools_refused\":%llu,\"requests\":%llu,\"scrubs\":%llu,"
+			"\"repairs\":%llu,\"repaired\":%llu,\"check_findings\":%llu,"
 			"\"max_bytes_above_cache\":%llu}\n"
 		      : "hostile: %llu executions, %llu pools opened, %llu refused, %llu requests, "
-			"%llu findings of checks, at most %llu bytes above the cache\n",
+			"%llu scrubs, %llu repairs of %llu blocks, %llu findings of checks, at "
+			"most %llu bytes above the cache\n",
 	       (unsigned long long)n, (unsigned long long)c->opened, (unsigned long long)c->refused,
-	       (unsigned long long)c->requests, (unsigned long long)c->findings,
-	       (unsigned long long)c->max_bytes);
+	       (unsigned long long)c->requests, (unsigned long long)c->scrubs,
+	       (unsigned long long)c->repairs, (unsigned long long)c->repaired,
+	       (unsigned long long)c->findings, (unsigned long long)c->max_bytes);
 	return 0;
 }

@@ -15,12 +15,12 @@
 
 static const struct {
 	uint32_t nodesize;
-	bool single, deleted, log;
+	bool single, deleted, log, folded;
 } bases[IMAGE_BASES] = {
-    {4096, false, false, false},
-    {4096, false, true, true},
-    {4096, true, true, true},
-    {16384, false, false, true},
+    {4096, false, false, false, true},
+    {4096, false, true, true, true},
+    {4096, true, true, true, true},
+    {16384, false, false, true, false},
 };
 
 static void must(int ret)
@@ -62,6 +62,15 @@ static void fill_log(struct cpc_pool *pool)
 	must(cpc_pool_delete(pool, "shortlived", NULL));
 }
 
+/* Commits until the bitmap has been written to a home, which the free log's age brings about. */
+static void age(struct cpc_pool *pool)
+{
+	for (unsigned i = 0; i < 20; i++) {
+		scatter(pool, "small", 2, 0);
+		must(cpc_pool_commit(pool));
+	}
+}
+
 static void fill(struct cpc_pool *pool, unsigned nr)
 {
 	must(cpc_pool_create_volume(pool, "big", 8 << 20, NULL));
@@ -69,6 +78,8 @@ static void fill(struct cpc_pool *pool, unsigned nr)
 	scatter(pool, "big", 200, 0);
 	scatter(pool, "small", 2, 0);
 	must(cpc_pool_commit(pool));
+	if (bases[nr].folded)
+		age(pool);
 	if (bases[nr].deleted) {
 		must(cpc_pool_create_volume(pool, "gone", 8 << 20, NULL));
 		scatter(pool, "gone", 160, 0);
@@ -205,6 +216,48 @@ static struct cpc_disk_super *super_at(struct image *image, unsigned ring)
 	return (void *)at(image, cpc_geometry_super(&image->geo, ring, image->super.slot));
 }
 
+/* In a leaf of the root tree, calls fn for each group that there is. */
+static void for_each_group(struct image *image, uint8_t *leaf,
+			   void (*fn)(struct image *image, uint64_t group, uint8_t *value))
+{
+	uint32_t nr = cpc_get_le32(&((struct cpc_disk_node *)leaf)->nritems), size;
+	uint64_t key;
+
+	for (uint32_t i = 0; i < nr; i++) {
+		uint8_t *value = item_at(image, leaf, i, &key, &size);
+
+		if (!value)
+			return;
+		if (key >> CPC_KEY_TYPE_SHIFT == CPC_ITEM_GROUP &&
+		    (key & CPC_KEY_ID_MASK) < image->geo.nr_groups &&
+		    size >= sizeof(struct cpc_disk_group))
+			fn(image, key & CPC_KEY_ID_MASK, value);
+	}
+}
+
+static bool is_root_leaf(struct image *image, unsigned nr)
+{
+	const struct cpc_disk_node *header = (const void *)at(image, image->node[nr].bytenr[0]);
+
+	return image->node[nr].owner == CPC_TREE_ROOT && header->level == 0;
+}
+
+static void note_group(struct image *image, uint64_t group, uint8_t *value)
+{
+	const struct cpc_disk_group *item = (const void *)value;
+
+	image->group = (uint64_t)(value - image->device.bytes);
+	image->bitmap = cpc_geometry_home(&image->geo, 0, group, item->home);
+}
+
+static void find_groups(struct image *image)
+{
+	for (unsigned i = 0; i < image->nr_nodes; i++) {
+		if (is_root_leaf(image, i))
+			for_each_group(image, at(image, image->node[i].bytenr[0]), note_group);
+	}
+}
+
 static void find_records(struct image *image)
 {
 	uint64_t start = image->geo.log[0] << CPC_BLOCK_SHIFT;
@@ -237,6 +290,8 @@ void image_init(struct image *image, unsigned nr)
 			       image->super.nodesize, image->super.incompat & CPC_INCOMPAT_DUP));
 	add_node(image, CPC_TREE_ROOT, &super_at(image, 0)->root);
 	add_node(image, CPC_TREE_FREE_LOG, &super_at(image, 0)->free_log);
+	find_groups(image);
+	cpc_assert(!bases[nr].folded == !image->group);
 	find_records(image);
 }
 
@@ -307,6 +362,22 @@ static uint8_t *find_value(struct image *image, const struct image_change *c, si
 	return value;
 }
 
+static uint8_t *find_bitmap(struct image *image, const struct image_change *c, size_t *len)
+{
+	if (!image->group)
+		return find_super(image, c, len);
+	*len = CPC_BLOCK_SIZE;
+	return at(image, image->bitmap);
+}
+
+static uint8_t *find_group(struct image *image, const struct image_change *c, size_t *len)
+{
+	if (!image->group)
+		return find_super(image, c, len);
+	*len = sizeof(struct cpc_disk_group);
+	return at(image, image->group);
+}
+
 static uint8_t *find_record(struct image *image, const struct image_change *c, size_t *len)
 {
 	if (!image->nr_records)
@@ -333,8 +404,11 @@ static uint8_t *find_entry(struct image *image, const struct image_change *c, si
 	return entry;
 }
 
-static const find_fn finders[] = {find_super, find_header, find_slot,	find_slot,
-				  find_value, find_value,  find_record, find_entry};
+static const find_fn finders[IMAGE_STRUCTURES] = {
+    [IMAGE_SUPER] = find_super,	  [IMAGE_HEADER] = find_header, [IMAGE_SLOT] = find_slot,
+    [IMAGE_BITMAP] = find_bitmap, [IMAGE_VALUE] = find_value,	[IMAGE_GROUP] = find_group,
+    [IMAGE_RECORD] = find_record, [IMAGE_ENTRY] = find_entry,
+};
 
 static uint64_t get(const uint8_t *p, unsigned width)
 {
@@ -405,12 +479,31 @@ static uint64_t new_value(struct image *image, const struct image_change *c, uin
 	}
 }
 
-/* `what` says structure and width, the high half of `how` and the value's last byte the field. */
+/* Bits of a change: `what` is structure (3), log2 of the width (2), place (2), 0; `how` is value
+ * (3), place (5); the last byte of `value` is the highest part of the place. */
+static unsigned width_of(const struct image_change *c)
+{
+	return 1u << c->what / 8 % 4;
+}
+
+static unsigned offset_of(const struct image_change *c)
+{
+	return c->value[3] * 128u + c->how / 8u * 4 + c->what / 32u % 4;
+}
+
+void image_change_at(struct image_change *c, unsigned offset, unsigned width)
+{
+	cpc_assert(offset <= IMAGE_OFFSET_MAX);
+	c->what =
+	    (uint8_t)(c->what % IMAGE_STRUCTURES | __builtin_ctz(width) << 3 | offset % 4 << 5);
+	c->how = (uint8_t)(c->how % 8 | offset / 4 % 32 << 3);
+	c->value[3] = (uint8_t)(offset / 128);
+}
+
 void image_change(struct image *image, const struct image_change *c)
 {
-	static const unsigned widths[] = {1, 2, 4, 8};
-	find_fn find = finders[c->what % CPC_ARRAY_SIZE(finders)];
-	unsigned width = widths[c->what / 8 % 4];
+	find_fn find = finders[c->what % IMAGE_STRUCTURES];
+	unsigned width = width_of(c);
 	struct image_change that = *c;
 	size_t len, other_len, offset;
 	uint8_t *p, *other;
@@ -419,7 +512,7 @@ void image_change(struct image *image, const struct image_change *c)
 	that.instance = c->value[0];
 	that.slot = c->value[1];
 	other = find(image, &that, &other_len);
-	offset = (c->how / 8u * 4 + c->what / 32u) % (len - width + 1);
+	offset = offset_of(c) % (len - width + 1);
 	if (offset + width > other_len)
 		other = p;
 	device_touch(&image->device, (uint64_t)(p - image->device.bytes), len);
@@ -495,6 +588,25 @@ static void seal_data(struct image *image, uint8_t *node)
 	}
 }
 
+/* Gives a group's item the checksum of the bitmap that it names. */
+static void seal_group(struct image *image, uint64_t group, uint8_t *value)
+{
+	struct cpc_disk_group *item = (struct cpc_disk_group *)value;
+	uint64_t home[2];
+
+	if (item->home > 1)
+		return;
+	for (unsigned copy = 0; copy < image->geo.copies; copy++)
+		home[copy] = cpc_geometry_home(&image->geo, copy, group, item->home);
+	cpc_put_le32(&item->csum,
+		     cpc_bitmap_csum(image->super.uuid, group, cpc_get_le64(&item->generation),
+				     at(image, home[0])));
+	if (image->geo.copies == 1)
+		return;
+	device_touch(&image->device, home[1], CPC_BLOCK_SIZE);
+	memcpy(at(image, home[1]), at(image, home[0]), CPC_BLOCK_SIZE);
+}
+
 static void seal_node(struct image *image, unsigned nr, unsigned flags)
 {
 	const struct image_node *n = &image->node[nr];
@@ -505,6 +617,8 @@ static void seal_node(struct image *image, unsigned nr, unsigned flags)
 	for_each_pointer(image, (uint8_t *)header, seal_pointer);
 	if (flags & IMAGE_SEAL_DATA && !header->level && n->owner >= CPC_TREE_VOLUME_BASE)
 		seal_data(image, (uint8_t *)header);
+	if (flags & IMAGE_SEAL_BITMAPS && is_root_leaf(image, nr))
+		for_each_group(image, (uint8_t *)header, seal_group);
 	cpc_put_le32(&header->csum,
 		     cpc_csum_without_field(header, size, offsetof(struct cpc_disk_node, csum)));
 	if (!n->bytenr[1])

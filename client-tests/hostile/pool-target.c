@@ -7,7 +7,8 @@
  * `entries` give the bytes of a superblock and of a log record to an else valid pool, `node` those
  * of a node to the tree-checker alone.
  *
- * A pool that is refused must not have been harmed, see expect_unharmed().
+ * A pool that is refused must not have been harmed, see expect_unharmed(). With both top bits of
+ * the second byte another copy of the image is given to check --repair, see repair().
  */
 #include <malloc.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 
 #include "btree/btree.h"
 #include "check/check.h"
+#include "describe.h"
 #include "image.h"
 #include "lib/hooks.h"
 #include "pool/pool.h"
@@ -94,6 +96,13 @@ static int ignore_extent(void *ctx, uint64_t offset, uint64_t len, bool hole)
 	return 0;
 }
 
+static void ignore_damage(void *ctx, const struct cpc_damage *damage)
+{
+	char line[CPC_DAMAGE_LINE];
+
+	cpc_damage_line(damage, line);
+}
+
 static bool pool_read_only, volume_read_only; /* the latter by the flags of the image */
 
 /* What a pool may answer to a request that is within bounds. */
@@ -140,6 +149,7 @@ static void request_on(struct cpc_volume *vol, const uint8_t *r)
 static void request(struct cpc_pool *pool, const char *name, const uint8_t *r)
 {
 	static const char *const others[] = {"other", "big", "a.b-c_d", "small"};
+	struct cpc_scrub_result scrubbed;
 	struct cpc_volume_info info;
 	struct cpc_volume *vol;
 
@@ -161,6 +171,10 @@ static void request(struct cpc_pool *pool, const char *name, const uint8_t *r)
 		break;
 	case 5:
 		cpc_pool_volume_info(pool, name, &info);
+		break;
+	case 6:
+		expect_answer(cpc_pool_scrub(pool, ignore_damage, NULL, &scrubbed));
+		target_counts.scrubs++;
 		break;
 	default:
 		if (cpc_pool_open_volume(pool, name, &vol))
@@ -218,12 +232,14 @@ struct job {
 #define HOW_READ_ONLY 1u
 #define HOW_CHECK     6u /* both bits */
 #define HOW_SEAL      3u /* shift */
+#define HOW_SEALS     (IMAGE_SEAL_POINTERS | IMAGE_SEAL_DATA | IMAGE_SEAL_BITMAPS)
+#define HOW_REPAIR    0xc0u /* both bits; HOW_READ_ONLY: without --roll-back */
 
 static void prepare(const struct job *job)
 {
 	image_reset(job->image);
 	job->change(job);
-	image_seal(job->image, job->how >> HOW_SEAL);
+	image_seal(job->image, job->how >> HOW_SEAL & HOW_SEALS);
 }
 
 static int check(struct image *im, struct cpc_check_result *result)
@@ -290,6 +306,62 @@ static void open_and_use(const struct job *job)
 		target_fail("a pool that is open read-only was written");
 }
 
+/* A pool that a check finds nothing in opens; of what records of the log say together, a check
+ * knows less than an opening. */
+static void open_repaired(const struct job *job)
+{
+	struct cpc_pool_options opts;
+	struct cpc_error err = {""};
+	struct cpc_pool *pool;
+	int ret;
+
+	cpc_pool_options_init(&opts);
+	opts.cache = CPC_CACHE_MIN;
+	opts.no_threads = true;
+	ret = cpc_pool_open_backing(device_open(&job->image->device), &opts, &pool, &err);
+	if (ret)
+		target_fail("a pool without a finding is refused: %s", err.text);
+	cpc_pool_close(pool);
+}
+
+static void repair_once(const struct job *job, struct cpc_repair_result *result, int *ret)
+{
+	struct cpc_repair_options opts = {
+	    .check.data = true, .roll_back = !(job->how & HOW_READ_ONLY), .damage = ignore_damage};
+	struct cpc_backing *b = device_open(&job->image->device);
+
+	*ret = cpc_repair(b, &opts, result);
+	cpc_backing_close(b);
+	target_counts.repairs++;
+	target_counts.repaired += result->repaired;
+}
+
+/* Repairs another copy of the image. What has no finding is not written; what was called repaired
+ * stays so. */
+static void repair(const struct job *job)
+{
+	struct cpc_repair_result first, again;
+	int ret;
+
+	prepare(job);
+	repair_once(job, &first, &ret);
+	if (ret == -ENOTSUP && job->image->device.writes)
+		target_fail("a pool that a repair refuses was written");
+	if (ret)
+		return;
+	if (first.before.errors == 0 && job->image->device.writes)
+		target_fail("a pool without a finding was written by a repair");
+	repair_once(job, &again, &ret);
+	if (ret || again.repaired || again.after.errors != first.after.errors)
+		target_fail(
+		    "a second repair finds something else: %d, %llu repaired, %llu findings "
+		    "after %llu",
+		    ret, (unsigned long long)again.repaired, (unsigned long long)again.after.errors,
+		    (unsigned long long)first.after.errors);
+	if (first.after.errors == 0 && first.after.log_records == 0)
+		open_repaired(job);
+}
+
 static void run(const struct job *job)
 {
 	int64_t before = atomic_load(&in_use), most;
@@ -300,6 +372,8 @@ static void run(const struct job *job)
 	if ((job->how & HOW_CHECK) == HOW_CHECK)
 		check(job->image, &result);
 	open_and_use(job);
+	if ((job->how & HOW_REPAIR) == HOW_REPAIR)
+		repair(job);
 	image_reset(job->image);
 	most = atomic_load(&peak) - before;
 	if (most > (int64_t)(CPC_CACHE_MIN + MEMORY_MAX))
@@ -320,6 +394,11 @@ static void change_as_described(const struct job *job)
 		if (!(c.what & 0x80))
 			image_change(job->image, &c);
 	}
+}
+
+size_t pool_target_mutate(uint64_t *state, uint8_t *input, size_t len, size_t max)
+{
+	return describe(image, state, input, len, max);
 }
 
 void pool_target_run(const uint8_t *input, size_t len)

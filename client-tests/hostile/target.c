@@ -8,12 +8,12 @@
 #include "lib/log.h"
 
 static const struct target targets[] = {
-    {"pool", pool_target_run, NULL},
-    {"super", super_target_run, super_target_sample},
-    {"entries", entries_target_run, entries_target_sample},
-    {"node", node_target_run, node_target_sample},
-    {"control", control_target_run, control_target_sample},
-    {"text", text_target_run, text_target_sample},
+    {"pool", pool_target_run, NULL, pool_target_mutate},
+    {"super", super_target_run, super_target_sample, NULL},
+    {"entries", entries_target_run, entries_target_sample, NULL},
+    {"node", node_target_run, node_target_sample, NULL},
+    {"control", control_target_run, control_target_sample, NULL},
+    {"text", text_target_run, text_target_sample, NULL},
 };
 
 const struct target *target_at(unsigned i)

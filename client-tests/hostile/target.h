@@ -16,8 +16,11 @@ struct target {
 	const char *name;
 	void (*run)(const uint8_t *input, size_t len);
 	/* An input that makes sense, to be changed: number `i` of as many as there are; at most
-	 * TARGET_INPUT_MAX bytes. Return: its length. NULL: random bytes make sense. */
+	 * TARGET_INPUT_MAX bytes. Return: its length. NULL: `mutate` makes them. */
 	size_t (*sample)(unsigned i, uint8_t *input);
+	/* Makes another input of `input`, or one from nothing when `len` is 0, of at most `max`
+	 * bytes. Return: its length. NULL: bytes are changed. */
+	size_t (*mutate)(uint64_t *state, uint8_t *input, size_t len, size_t max);
 };
 
 /* NULL behind the last. */
@@ -28,14 +31,16 @@ void targets_init(void);
 
 /* Counted over all runs. */
 struct target_counts {
-	uint64_t opened, refused, requests, findings;
-	uint64_t max_bytes; /* the most memory above the cache that a run took */
+	uint64_t opened, refused, requests, findings, scrubs;
+	uint64_t repairs, repaired; /* images, and blocks of them that were written */
+	uint64_t max_bytes;	    /* the most memory above the cache that a run took */
 };
 extern struct target_counts target_counts;
 
 /* The targets in files of their own. */
 void pool_target_init(void);
 void pool_target_run(const uint8_t *input, size_t len);
+size_t pool_target_mutate(uint64_t *state, uint8_t *input, size_t len, size_t max);
 void super_target_run(const uint8_t *input, size_t len);
 void entries_target_run(const uint8_t *input, size_t len);
 void node_target_run(const uint8_t *input, size_t len);
