@@ -13,6 +13,7 @@
  *
  * CPC_IO_TREE_NO_TRIM compiles the trims out: for the benchmark, which shows what they save.
  */
+#include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
 #ifdef CPC_IO_TREE_NO_TRIM
@@ -109,7 +110,7 @@ static bool stretch(struct cpc_io_op *op, struct cpc_io_state *prev, struct cpc_
 		return true;
 	}
 	if (next && next->start == end && next->bits == op->set) {
-		next->start = *pos;
+		cpc_io_finger_move_start(op->tree, next, *pos);
 		return true;
 	}
 	return false;
@@ -151,7 +152,7 @@ static int cut_out(struct cpc_io_op *op, struct cpc_io_state **recp, uint64_t st
 		rec->end = start;
 		*recp = rec->next;
 	} else if (rec->start >= start) {
-		rec->start = end;
+		cpc_io_finger_move_start(op->tree, rec, end);
 	} else {
 		err = cpc_io_record_split(op, rec, end, recp);
 		rec->end = start;

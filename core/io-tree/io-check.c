@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The structural check: invariants 1 to 4 and 6 over the whole tree. Linear in records, times
+ * The structural check: invariants 1 to 4, 6 and 10 over the whole tree. Linear in records, times
  * sleepers; for tests, debugging and fault reports, not for the request path.
  */
 #include <stdio.h>
+#include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
 struct check {
@@ -88,6 +89,22 @@ static void check_spares(struct check *c)
 	expect(c, nr == c->tree->stats.spares, "number of spares");
 }
 
+/* Invariant 10. What a slot points to is not looked at, since a stale one points to anything. */
+static void check_fingers(struct check *c)
+{
+	struct cpc_io_state *const *fingers = c->tree->fingers;
+	const struct cpc_io_state *rec;
+	uint64_t used = 0, good = 0, i;
+
+	if (!fingers)
+		return;
+	for (i = 0; i <= c->tree->finger_mask; i++)
+		used += fingers[i] != NULL;
+	for (rec = c->tree->first; rec; rec = rec->next)
+		good += *cpc_io_finger(c->tree, rec->start) == rec;
+	expect(c, used == good, "a finger points to no record that uses it");
+}
+
 int cpc_io_tree_check(struct cpc_io_tree *tree, char *why, size_t size)
 {
 	struct check c = {.tree = tree};
@@ -106,6 +123,8 @@ int cpc_io_tree_check(struct cpc_io_tree *tree, char *why, size_t size)
 		check_sleepers(&c);
 	if (!c.broken)
 		check_spares(&c);
+	if (!c.broken)
+		check_fingers(&c);
 	cpc_mutex_unlock(&tree->lock);
 	if (!c.broken)
 		return 0;

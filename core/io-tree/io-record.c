@@ -10,13 +10,16 @@
  * which every merge looks at, one load away, and says where a new record hangs in the tree: at
  * the right of its left neighbour if nothing is there, else at the left of its right one (of two
  * adjacent nodes one is below the other). So a call searches once, or not at all with a cached
- * record.
+ * record; a search begins at a record near by, if the tree knows one (io-finger.h), else at the
+ * root.
  *
  * Rejected: a B+-tree in place of the red-black tree. It has fewer cache misses in a search, but a
  * trim of the indexed end must walk to its key, which made trims with a cached record slower by
  * more than the search in a volume's tree (thousands of records) gained; see docs/performance.md.
  */
+#include <stdlib.h>
 #include "lib/hooks.h"
+#include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
 /* Records are `records_of(chunk)`; the header takes a record's place. */
@@ -206,7 +209,8 @@ static void list_unlink(struct cpc_io_tree *tree, struct cpc_io_state *rec)
 	*(rec->next ? &rec->next->prev : &tree->last) = rec->prev;
 }
 
-struct cpc_io_state *cpc_io_record_seek(const struct cpc_io_tree *tree, uint64_t pos)
+/* The first record that ends after `pos`, from the root. */
+static struct cpc_io_state *descend(const struct cpc_io_tree *tree, uint64_t pos)
 {
 	struct cpc_io_state *node = tree->root, *found = NULL;
 
@@ -216,6 +220,72 @@ struct cpc_io_state *cpc_io_record_seek(const struct cpc_io_tree *tree, uint64_t
 		found = right ? found : node;
 		node = node->child[right];
 	}
+	return found;
+}
+
+/* The same from `rec`, in a few steps. Returns false if it is further. */
+static bool walk(struct cpc_io_state *rec, uint64_t pos, struct cpc_io_state **found)
+{
+	unsigned steps = CPC_IO_FINGER_STEPS;
+
+	if (rec->end <= pos) {
+		do {
+			rec = rec->next;
+		} while (rec && rec->end <= pos && --steps);
+	} else {
+		for (; rec->prev && rec->prev->end > pos && steps; steps--)
+			rec = rec->prev;
+	}
+	*found = rec;
+	return steps;
+}
+
+/* Larger or smaller regions, after enough searches that a finger did not help. */
+static void adapt_fingers(struct cpc_io_tree *tree, bool too_far)
+{
+	tree->finger_balance += too_far ? 1 : -1;
+	if (cpc_likely((uint64_t)labs(tree->finger_balance) <= tree->finger_mask))
+		return;
+	tree->finger_balance = 0;
+	if (too_far && tree->finger_shift > 0)
+		tree->finger_shift--;
+	else if (!too_far && tree->finger_shift < CPC_IO_FINGER_SHIFT_MAX)
+		tree->finger_shift++;
+	memset(tree->fingers, 0, (tree->finger_mask + 1) * sizeof(*tree->fingers));
+}
+
+/* A record in the region of `pos` or the next or the previous one, or NULL. */
+static struct cpc_io_state *nearby(const struct cpc_io_tree *tree, uint64_t pos)
+{
+	uint64_t size = UINT64_C(1) << tree->finger_shift;
+	const uint64_t at[] = {pos, pos + size, pos - size};
+	unsigned i;
+
+	for (i = 0; i < CPC_ARRAY_SIZE(at); i++) {
+		struct cpc_io_state *rec = *cpc_io_finger(tree, at[i]);
+
+		if (rec && cpc_io_finger_same(tree, rec->start, at[i]))
+			return rec;
+	}
+	return NULL;
+}
+
+struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos)
+{
+	struct cpc_io_state *near, *found;
+
+	if (!tree->fingers)
+		return descend(tree, pos);
+	near = nearby(tree, pos);
+	if (near && walk(near, pos, &found)) {
+		tree->stats.finger_hits++;
+		return found;
+	}
+	tree->stats.finger_misses++;
+	found = descend(tree, pos);
+	if (found)
+		cpc_io_finger_enter(tree, found);
+	adapt_fingers(tree, near);
 	return found;
 }
 
@@ -263,10 +333,21 @@ static struct cpc_io_chunk *alloc_chunk(uint64_t nr)
 	return chunk;
 }
 
+static void add_fingers(struct cpc_io_tree *tree, struct cpc_io_state **fingers)
+{
+	if (!fingers)
+		return;
+	tree->finger_mask = CPC_IO_FINGERS - 1;
+	tree->fingers = fingers;
+	tree->stats.memory += CPC_IO_FINGERS * sizeof(*fingers);
+}
+
 int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped)
 {
 	struct cpc_io_tree *tree = op->tree;
 	struct cpc_io_chunk *chunk;
+	struct cpc_io_state **fingers = NULL;
+	bool want_fingers;
 	uint64_t nr;
 
 	take_returned(tree);
@@ -275,10 +356,15 @@ int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped)
 
 	nr = tree->stats.records > 1024 ? CHUNK_LARGE : CHUNK_SMALL;
 	nr = cpc_max_u64(nr, need);
+	want_fingers = !tree->fingers_tried && tree->stats.records >= CPC_IO_FINGERS_RECORDS;
+	tree->fingers_tried |= want_fingers;
 	*dropped = true;
 	cpc_mutex_unlock(&tree->lock);
 	chunk = alloc_chunk(nr);
+	if (want_fingers)
+		fingers = cpc_zalloc(CPC_IO_FINGERS * sizeof(*fingers));
 	cpc_mutex_lock(&tree->lock);
+	add_fingers(tree, fingers);
 	if (chunk)
 		add_chunk(tree, chunk);
 	if (tree->stopped)
@@ -315,6 +401,7 @@ int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64
 	};
 	list_link(tree, rec, prev, next);
 	tree_insert(tree, rec);
+	cpc_io_finger_enter(tree, rec);
 	*recp = rec;
 	return 0;
 }
@@ -328,6 +415,7 @@ int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec)
 	if (cpc_unlikely(rec->flags & CPC_IO_REC_WAITERS))
 		return cpc_io_fatal(op, rec, "erase of a record with sleepers");
 
+	cpc_io_finger_leave(tree, rec);
 	tree_erase(tree, rec);
 	list_unlink(tree, rec);
 	tree->stats.records--;
@@ -403,4 +491,6 @@ void cpc_io_record_free_chunks(struct cpc_io_tree *tree)
 		cpc_free(chunk);
 	}
 	tree->chunks = NULL;
+	cpc_free(tree->fingers);
+	tree->fingers = NULL;
 }

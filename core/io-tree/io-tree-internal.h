@@ -4,7 +4,8 @@
  *
  *   io-tree.c    the calls: begin, find, reserve spares, change, finish
  *   io-change.c  the change of one range, record by record; the trims
- *   io-record.c  records: chunks and spares, balanced tree and list, split and merge
+ *   io-record.c  records: chunks and spares, balanced tree and list, split and merge, search
+ *   io-finger.h  where a search begins
  *   io-wait.c    sleepers, wake-ups, the fatal stop
  *   io-check.c   the structural check
  */
@@ -114,7 +115,7 @@ void cpc_io_move_sleepers(struct cpc_io_tree *tree, struct cpc_io_state *from,
 void cpc_io_wake_all(struct cpc_io_op *op);
 
 /* io-record.c. The first record that ends after `pos`, or NULL. */
-struct cpc_io_state *cpc_io_record_seek(const struct cpc_io_tree *tree, uint64_t pos);
+struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos);
 
 int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped);
 

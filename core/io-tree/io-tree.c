@@ -10,6 +10,7 @@
 #include <sys/sdt.h>
 #include "lib/hist.h"
 #include "io-tree/io-clock.h"
+#include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
 /* A no-op until somebody attaches, see configs/io-tree-clear.bt. */
@@ -421,6 +422,7 @@ void cpc_io_tree_init(struct cpc_io_tree *tree, const struct cpc_io_tree_config 
 	cpc_mutex_init(&tree->lock, "io-tree", CPC_RANK_IO_TREE);
 	cpc_list_init(&tree->sleepers);
 	cpc_list_init(&tree->impatient);
+	tree->finger_shift = CPC_IO_FINGER_SHIFT;
 	tree->config = *config;
 	cpc_io_tree_set_hists(tree, config->clear_hist, config->set_hist);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The io tree against a plain array of bytes' bits: random calls of all kinds, everything compared
- * after each, allocation failing now and then.
+ * after each, allocation failing now and then. The tree has fingers, few and for small regions.
  *
  * CPC_TEST_SEED repeats a run, CPC_TEST_OPS says how many calls (all bases together).
  */
@@ -14,7 +14,7 @@
 #include "lib/hooks.h"
 #include "io-tree/io-tree-internal.h"
 
-enum { SIZE = 160, NR_LOCKS = 8, LOG = SIZE, DEFAULT_OPS = 3000000 };
+enum { SIZE = 160, NR_LOCKS = 8, LOG = SIZE, DEFAULT_OPS = 3000000, FINGERS = 16 };
 
 /* A range that the model has locked. */
 struct held {
@@ -457,6 +457,21 @@ static void step(struct model *m)
 	m->op++;
 }
 
+/*
+ * Slots are shared by regions, and the first size of regions is wrong: smaller than a byte's
+ * neighbourhood or larger than all, so that the tree has to find a better one. Now and then it
+ * gets a wrong one again.
+ */
+static void give_fingers(struct model *m)
+{
+	if (!m->tree.fingers)
+		m->tree.fingers = cpc_alloc_array(FINGERS, sizeof(*m->tree.fingers));
+	assert_non_null(m->tree.fingers);
+	memset(m->tree.fingers, 0, FINGERS * sizeof(*m->tree.fingers));
+	m->tree.finger_mask = FINGERS - 1;
+	m->tree.finger_shift = (unsigned)rnd(9);
+}
+
 static void run_model(uint64_t base, uint64_t seed, uint64_t ops)
 {
 	struct cpc_io_tree_config config = {0};
@@ -469,18 +484,25 @@ static void run_model(uint64_t base, uint64_t seed, uint64_t ops)
 	m->seed = seed;
 	m->name = "init";
 	cpc_io_tree_init(&m->tree, &config);
-	while (m->op < ops)
+	while (m->op < ops) {
+		if (m->op % 1000 == 0)
+			give_fingers(m);
 		step(m);
+	}
 	while (m->nr_held)
 		op_unlock(m);
 	if (m->hint)
 		cpc_io_tree_release(&m->tree, &m->hint);
 	cpc_io_tree_get_stats(&m->tree, &stats);
-	print_message("base 0x%llx: %llu ops, trims %llu splits %llu merges %llu chunks %llu\n",
+	print_message("base 0x%llx: %llu ops, trims %llu splits %llu merges %llu chunks %llu "
+		      "finger hits %llu misses %llu\n",
 		      (unsigned long long)base, (unsigned long long)ops,
 		      (unsigned long long)stats.trims, (unsigned long long)stats.splits,
-		      (unsigned long long)stats.merges, (unsigned long long)stats.chunks);
-	assert_true(ops < 1000 || (stats.trims && stats.splits && stats.merges));
+		      (unsigned long long)stats.merges, (unsigned long long)stats.chunks,
+		      (unsigned long long)stats.finger_hits,
+		      (unsigned long long)stats.finger_misses);
+	assert_true(ops < 1000 || (stats.trims && stats.splits && stats.merges &&
+				   stats.finger_hits && stats.finger_misses));
 	cpc_io_tree_destroy(&m->tree);
 	free(m);
 }

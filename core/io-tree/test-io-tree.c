@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include "lib/hist.h"
 #include "lib/hooks.h"
+#include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
 #define DIRTY CPC_IO_DELALLOC
@@ -15,6 +16,7 @@
 #define LAST  (CPC_IO_TREE_END - 1)
 
 static uint64_t allocs_left = UINT64_MAX;
+static size_t no_alloc_of; /* bytes: this size is not to be had */
 static int nr_allocs;
 
 static void (*during_alloc)(void); /* once */
@@ -26,7 +28,7 @@ static void *counting_alloc(size_t align, size_t size)
 	during_alloc = NULL;
 	if (interfere)
 		interfere();
-	if (!allocs_left)
+	if (!allocs_left || (no_alloc_of && size == no_alloc_of))
 		return NULL;
 	allocs_left--;
 	nr_allocs++;
@@ -620,6 +622,98 @@ static void memory_goes_back_at_destroy(void **state)
 	assert_int_equal(nr_allocs, 0); /* the second time takes no memory */
 }
 
+enum { REGION = 1 << CPC_IO_FINGER_SHIFT, MANY = 2000 };
+
+/* `nr` records of one block each, `distance` bytes apart, and a look at each. */
+static void fill_and_look(struct cpc_io_tree *tree, uint64_t nr, uint64_t distance)
+{
+	uint64_t i, start, len;
+
+	for (i = 0; i < nr; i++)
+		assert_int_equal(cpc_io_tree_set(tree, i * distance, 4096, DIRTY, NULL, NULL), 0);
+	for (i = 0; i < nr; i++) {
+		uint64_t at = i * 7 % nr * distance;
+
+		assert_int_equal(
+		    cpc_io_tree_find_first(tree, at + 4095, distance, DIRTY, &start, &len), 0);
+		assert_true(start == at + 4095 && len == 1);
+	}
+}
+
+static void many_records_are_found_by_fingers(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	struct cpc_io_tree_stats stats;
+
+	fill_and_look(tree, CPC_IO_FINGERS_RECORDS / 2, REGION / 2);
+	assert_null(tree->fingers);
+	fill_and_look(tree, MANY, REGION / 2);
+	assert_non_null(tree->fingers);
+	stats = stats_of(tree);
+	assert_true(stats.memory > (MANY * sizeof(struct cpc_io_state)) + CPC_IO_FINGERS * 8);
+	fill_and_look(tree, MANY, REGION / 2);
+	assert_int_equal(stats_of(tree).finger_misses, stats.finger_misses);
+	assert_int_equal(stats_of(tree).finger_hits, stats.finger_hits + 2 * MANY);
+}
+
+static void a_tree_without_memory_for_fingers_works(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+
+	no_alloc_of = CPC_IO_FINGERS * sizeof(*tree->fingers);
+	fill_and_look(tree, MANY, REGION / 2);
+	no_alloc_of = 0;
+	assert_null(tree->fingers);
+	fill_and_look(tree, 2 * MANY, REGION / 2); /* it does not ask twice */
+	assert_null(tree->fingers);
+	assert_int_equal(stats_of(tree).finger_hits + stats_of(tree).finger_misses, 0);
+}
+
+/* Too sparse, then too dense for the size of region that the tree begins with. */
+static void regions_follow_the_density_of_records(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	uint64_t hits, i;
+
+	for (i = 0; i < 20; i++)
+		fill_and_look(tree, MANY, 64 * (uint64_t)REGION + 4096);
+	assert_true(tree->finger_shift > CPC_IO_FINGER_SHIFT);
+	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
+	for (i = 0; i < 100; i++)
+		fill_and_look(tree, MANY, 8192);
+	assert_true(tree->finger_shift < CPC_IO_FINGER_SHIFT);
+	hits = stats_of(tree).finger_hits;
+	fill_and_look(tree, MANY, 8192);
+	assert_true(stats_of(tree).finger_hits - hits > MANY);
+}
+
+/* It is stretched into the region before; erased; trimmed into the region after. */
+static void a_record_that_leaves_its_region_leaves_its_finger(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	uint64_t at = 5 * (uint64_t)REGION, end = at + REGION;
+	struct cpc_io_state **slot;
+
+	fill_and_look(tree, MANY, REGION);
+	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
+	slot = cpc_io_finger(tree, at);
+	assert_null(slot[0]);
+	fill_and_look(tree, MANY, REGION);
+	assert_int_equal(slot[0]->start, at);
+	assert_int_equal(slot[1]->start, end);
+
+	assert_int_equal(cpc_io_tree_set(tree, end - 4096, 4096, DIRTY, NULL, NULL), 0);
+	assert_null(slot[1]);
+	assert_int_equal(cpc_io_tree_clear(tree, at, 2 * REGION, DIRTY, NULL, NULL), 0);
+	assert_null(slot[0]);
+
+	assert_int_equal(cpc_io_tree_set(tree, end - 4096, 8192, DIRTY, NULL, NULL), 0);
+	assert_int_equal(slot[0]->start, end - 4096);
+	assert_int_equal(cpc_io_tree_clear(tree, at, REGION, CPC_IO_ALL, NULL, NULL), 0);
+	assert_int_equal(stats_of(tree).trims, 1);
+	assert_null(slot[0]);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -644,6 +738,10 @@ int main(void)
 	    TEST(stop_wakes_all_and_later_calls_touch_nothing),
 	    TEST(histograms_count_clears_and_sets_when_asked),
 	    TEST(memory_goes_back_at_destroy),
+	    TEST(many_records_are_found_by_fingers),
+	    TEST(a_tree_without_memory_for_fingers_works),
+	    TEST(regions_follow_the_density_of_records),
+	    TEST(a_record_that_leaves_its_region_leaves_its_finger),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
