@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A pool that names a million volumes, in an order that is the worst for a sorted table, is refused
- * like any other hostile one: soon, in bounded memory, and without a write.
+ * Pools of very many volumes, in an order that is the worst for a sorted table.
+ *
+ * test-many-names refused: one that names a million is refused like any other hostile one: soon, in
+ * bounded memory, and without a write.
+ * test-many-names most: one of as many as there may be is opened, used and listed in the same time
+ * and memory.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -12,6 +16,8 @@
 #include "format/format.h"
 #include "lib/hooks.h"
 #include "pool/pool.h"
+#include "transaction/store.h"
+#include "volume/volume.h"
 
 #define POOL_BYTES  (256ull << 20)
 #define NODE_BYTES  CPC_NODESIZE_MAX
@@ -166,34 +172,136 @@ static void make_image(void)
 	free(child);
 }
 
-int main(void)
+/* --- a pool of as many as there may be, made by the engine --- */
+
+static void name_them(struct cpc_commit_volume *volumes)
+{
+	for (uint32_t i = 0; i < CPC_MAX_VOLUMES; i++) {
+		struct cpc_volume_item *item = &volumes[i].item;
+
+		item->id = i + 1;
+		item->size = 1 << 20;
+		snprintf(item->name, sizeof(item->name), "%07u", CPC_MAX_VOLUMES - i);
+	}
+}
+
+static void make_most(struct device *device)
+{
+	struct cpc_commit_volume *volumes = calloc(CPC_MAX_VOLUMES, sizeof(*volumes));
+	struct cpc_commit_request req = {.volumes = volumes,
+					 .nr_volumes = CPC_MAX_VOLUMES,
+					 .next_volume = CPC_MAX_VOLUMES + 1,
+					 .clean = true};
+	struct cpc_format_options fo = {.nodesize = 4096};
+	struct cpc_backing *backing = device_open(device);
+	struct cpc_error err = {""};
+	struct cpc_store *store;
+	const char *why;
+
+	cpc_assert(volumes);
+	name_them(volumes);
+	cpc_assert(!cpc_pool_format_backing(backing, &fo, &err));
+	cpc_assert(!cpc_store_open(backing, false, 1 << 20, NULL, NULL, &store, &why));
+	cpc_assert(!cpc_store_commit(store, &req));
+	cpc_pins_put(req.pins);
+	cpc_store_close(store);
+	cpc_backing_close(backing);
+	free(volumes);
+}
+
+/* --- opening --- */
+
+static int open_it(struct device *device, struct cpc_pool **pool, struct cpc_error *err)
 {
 	struct cpc_pool_options opts;
-	struct cpc_error err = {""};
-	struct device device;
-	struct cpc_pool *pool;
-	double seconds;
-	clock_t start;
-	int ret;
 
-	make_image();
-	device_init(&device, base, POOL_BYTES);
 	cpc_hooks.alloc = counted_alloc;
 	cpc_hooks.free = counted_free;
 	cpc_pool_options_init(&opts);
 	opts.cache = CPC_CACHE_MIN;
 	opts.no_threads = true;
-	start = clock();
-	ret = cpc_pool_open_backing(device_open(&device), &opts, &pool, &err);
-	seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-	printf("a million names: %s; %.2f s, %lld MiB\n", err.text, seconds,
-	       (long long)(peak >> 20));
-	expect(ret == -EUCLEAN, "a pool with a million names is not refused as damaged");
-	expect(device.writes == 0, "a refused pool was written");
+	return cpc_pool_open_backing(device_open(device), &opts, pool, err);
+}
+
+/* After the pool has gone. */
+static void expect_cheap(clock_t start)
+{
+	double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+
+	printf("%.2f s, %lld MiB\n", seconds, (long long)(peak >> 20));
 	expect(in_use == 0, "memory is left");
 	expect(peak <= (int64_t)CPC_CACHE_MIN + MEMORY_MAX, "more than 64 MiB above the cache");
 	expect(seconds <= CPU_MAX_S * SLOWER, "more than 2 s of processor time");
+}
+
+static void a_million_names_are_refused(void)
+{
+	struct cpc_error err = {""};
+	struct device device;
+	struct cpc_pool *pool;
+	clock_t start;
+
+	make_image();
+	device_init(&device, base, POOL_BYTES);
+	start = clock();
+	expect(open_it(&device, &pool, &err) == -EUCLEAN,
+	       "a pool with a million names is not refused as damaged");
+	printf("a million names: %s; ", err.text);
+	expect(device.writes == 0, "a refused pool was written");
+	expect_cheap(start);
 	device_destroy(&device);
 	free(base);
+}
+
+static int count(void *ctx, const struct cpc_volume_info *info)
+{
+	++*(uint32_t *)ctx;
+	return 0;
+}
+
+static void use_one(struct cpc_pool *pool)
+{
+	static _Alignas(CPC_BLOCK_SIZE) uint8_t buf[CPC_BLOCK_SIZE] = {1};
+	struct cpc_volume *vol;
+
+	expect(!cpc_pool_open_volume(pool, "0050000", &vol), "a volume does not open");
+	expect(!cpc_volume_write(vol, buf, sizeof(buf), 0, CPC_FUA), "a volume takes no write");
+	cpc_pool_close_volume(pool, vol);
+	expect(!cpc_pool_rename(pool, "0000001", "first", NULL), "no name changes");
+	expect(!cpc_pool_commit(pool), "commit");
+}
+
+static void the_most_names_cost_little(void)
+{
+	struct cpc_error err = {""};
+	struct device device;
+	struct cpc_pool *pool;
+	uint32_t nr = 0;
+	clock_t start;
+
+	base = calloc(1, POOL_BYTES);
+	cpc_assert(base);
+	device_init(&device, base, POOL_BYTES);
+	make_most(&device);
+	start = clock();
+	expect(!open_it(&device, &pool, &err), err.text);
+	use_one(pool);
+	expect(!cpc_pool_list(pool, count, &nr) && nr == CPC_MAX_VOLUMES, "names are missing");
+	expect(!cpc_pool_shutdown(pool), "shutdown");
+	cpc_pool_close(pool);
+	printf("%u names: ", nr);
+	expect_cheap(start);
+	device_destroy(&device);
+	free(base);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "refused"))
+		a_million_names_are_refused();
+	else if (argc == 2 && !strcmp(argv[1], "most"))
+		the_most_names_cost_little();
+	else
+		expect(false, "usage: test-many-names refused|most");
 	return 0;
 }

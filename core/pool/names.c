@@ -163,6 +163,7 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 			 struct cpc_error *err)
 {
 	struct cpc_pool_entry *entry;
+	struct cpc_volume *vol;
 	bool applied = false;
 	char *fresh;
 	int ret = may_change(pool, err);
@@ -177,7 +178,9 @@ static int rename_locked(struct cpc_pool *pool, const char *old_name, const char
 	fresh = cpc_pool_copy_name(new_name);
 	if (!fresh)
 		return cpc_pool_fail(err, -ENOMEM, "out of memory");
-	ret = cpc_engine_rename(entry->vol, new_name, &applied);
+	ret = cpc_pool_wake(pool, entry, &vol);
+	if (!ret)
+		ret = cpc_engine_rename(vol, new_name, &applied);
 	cpc_free(applied ? cpc_pool_table_rename(pool, entry, fresh) : fresh);
 	return ret ? not_durable(pool, err, ret, "renaming", old_name, applied) : 0;
 }
@@ -222,6 +225,7 @@ static void open_door(struct cpc_pool *pool, struct cpc_pool_entry *entry)
 static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_error *err)
 {
 	struct cpc_pool_entry *entry;
+	struct cpc_volume *vol;
 	bool applied = false;
 	int ret = may_change(pool, err);
 
@@ -233,7 +237,9 @@ static int delete_locked(struct cpc_pool *pool, const char *name, struct cpc_err
 	ret = close_door(pool, entry, "deleted", err);
 	if (ret)
 		return ret;
-	ret = cpc_engine_delete(entry->vol, &applied);
+	ret = cpc_pool_wake(pool, entry, &vol);
+	if (!ret)
+		ret = cpc_engine_delete(vol, &applied);
 	if (applied) {
 		cpc_pool_table_remove(pool, entry);
 		cpc_pool_entry_free(entry);
@@ -257,11 +263,14 @@ static int shrink(struct cpc_pool *pool, struct cpc_pool_entry *entry, uint64_t 
 		  struct cpc_error *err)
 {
 	int ret = close_door(pool, entry, "shrunk", err);
-	bool applied;
+	struct cpc_volume *vol;
+	bool applied = false;
 
 	if (ret)
 		return ret;
-	ret = cpc_engine_truncate(entry->vol, size, &applied);
+	ret = cpc_pool_wake(pool, entry, &vol);
+	if (!ret)
+		ret = cpc_engine_truncate(vol, size, &applied);
 	open_door(pool, entry);
 	return ret ? not_durable(pool, err, ret, "shrinking", entry->name, applied) : 0;
 }
@@ -270,8 +279,10 @@ static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 			 struct cpc_error *err)
 {
 	struct cpc_pool_entry *entry;
-	bool applied;
-	uint64_t old;
+	struct cpc_volume_item item;
+	struct cpc_volume *vol;
+	bool applied = false;
+	uint64_t used;
 	int ret = may_change(pool, err);
 
 	if (ret)
@@ -279,18 +290,20 @@ static int resize_locked(struct cpc_pool *pool, const char *name, uint64_t size,
 	entry = cpc_pool_find(pool, name);
 	if (!entry)
 		return cpc_pool_fail(err, -ENOENT, "no volume '%.200s'", name);
-	old = cpc_volume_size(entry->vol);
-	if (size == old)
+	cpc_pool_entry_item(pool, entry, &item, &used);
+	if (size == item.size)
 		return 0;
-	if (size < old && !may_shrink)
+	if (size < item.size && !may_shrink)
 		return cpc_pool_fail(
 		    err, -EINVAL,
 		    "volume '%s' has %llu bytes; making it smaller loses what lies "
 		    "behind, ask for it with --shrink",
-		    name, (unsigned long long)old);
-	if (size < old)
+		    name, (unsigned long long)item.size);
+	if (size < item.size)
 		return shrink(pool, entry, size, err);
-	ret = cpc_engine_grow(entry->vol, size, &applied);
+	ret = cpc_pool_wake(pool, entry, &vol);
+	if (!ret)
+		ret = cpc_engine_grow(vol, size, &applied);
 	return ret ? not_durable(pool, err, ret, "growing", name, applied) : 0;
 }
 

@@ -8,12 +8,18 @@
 #include "pool/pool.h"
 #include "volume/engine.h"
 
+/* A volume's item without its name, which is the last field. */
+struct cpc_pool_rest {
+	_Alignas(struct cpc_volume_item) uint8_t bytes[offsetof(struct cpc_volume_item, name)];
+};
+
 struct cpc_pool_entry {
 	char *name;
 	uint64_t id;
-	uint32_t open; /* handles; table_lock */
-	bool closing;  /* being deleted or shrunk: no new handles; table_lock */
-	struct cpc_volume *vol;
+	uint32_t open;		   /* handles; table_lock */
+	bool closing;		   /* being deleted or shrunk: no new handles; table_lock */
+	struct cpc_volume *vol;	   /* NULL: asleep, see wake.c; set once, with table_lock */
+	struct cpc_pool_rest rest; /* while asleep; immutable */
 };
 
 struct cpc_pool {
@@ -49,8 +55,20 @@ char *cpc_pool_table_rename(struct cpc_pool *pool, struct cpc_pool_entry *entry,
 struct cpc_pool_entry *cpc_pool_entry_new(const char *name, uint64_t id);
 void cpc_pool_entry_free(struct cpc_pool_entry *entry);
 char *cpc_pool_copy_name(const char *name);
-/* Adds a volume that the pool contains; ctx: the pool. */
-int cpc_pool_add_found(void *ctx, const struct cpc_volume_item *item);
+/* wake.c */
+/* A new entry of a volume that the pool contains. NULL: no memory. */
+struct cpc_pool_entry *cpc_pool_entry_asleep(const struct cpc_volume_item *item);
+/* The volume of an entry that stays (names_lock, or a handle is counted), made if it is asleep.
+ * Return: 0 or -ENOMEM. */
+int cpc_pool_wake(struct cpc_pool *pool, struct cpc_pool_entry *entry, struct cpc_volume **out);
+/* The same if it is awake, else NULL. */
+struct cpc_volume *cpc_pool_awake(struct cpc_pool *pool, const struct cpc_pool_entry *entry);
+/* What it is, and bytes mapped or dirty; names_lock is held. */
+void cpc_pool_entry_item(struct cpc_pool *pool, const struct cpc_pool_entry *entry,
+			 struct cpc_volume_item *item, uint64_t *used);
+
+/* Adds a volume that the pool contains. */
+int cpc_pool_add_found(struct cpc_pool *pool, const struct cpc_volume_item *item);
 
 /* scrub.c */
 struct cpc_pool_scrubber *cpc_pool_scrubber_new(void);

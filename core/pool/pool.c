@@ -4,13 +4,14 @@
  *
  * Names are kept in one array sorted by name; there are at most CPC_MAX_VOLUMES and changes are
  * rare. Each change of names holds names_lock from its check until its record is durable, so names
- * change one at a time, in order. Opening a volume takes table_lock only and waits for nobody; list
- * and info take names_lock, which keeps the volumes, and so wait for a change that is being made.
+ * change one at a time, in order. Opening a volume does without that lock and waits for no change;
+ * list and info take it, for it keeps the volumes, and so wait for one that is being made.
  */
 #include "pool/pool-internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "lib/hooks.h"
 
@@ -174,35 +175,76 @@ void cpc_pool_entry_free(struct cpc_pool_entry *entry)
 	cpc_free(entry);
 }
 
-int cpc_pool_add_found(void *ctx, const struct cpc_volume_item *item)
+static int entry_found(struct cpc_pool *pool, const struct cpc_volume_item *item,
+		       struct cpc_pool_entry **out)
 {
-	struct cpc_pool *pool = ctx;
+	int ret = cpc_pool_table_reserve(pool);
+
+	if (ret)
+		return ret;
+	*out = cpc_pool_entry_asleep(item);
+	if (!*out)
+		return -ENOMEM;
+	cpc_engine_count_volume(pool->engine, &item->root);
+	return 0;
+}
+
+int cpc_pool_add_found(struct cpc_pool *pool, const struct cpc_volume_item *item)
+{
 	struct cpc_pool_entry *entry;
 	int ret;
 
 	if (pool->nr >= CPC_MAX_VOLUMES || cpc_pool_find(pool, item->name))
 		return -EUCLEAN;
-	ret = cpc_pool_table_reserve(pool);
-	if (ret)
-		return ret;
-	entry = cpc_pool_entry_new(item->name, item->id);
-	if (!entry)
-		return -ENOMEM;
-	ret = cpc_engine_add_volume(pool->engine, item, &entry->vol);
-	if (ret) {
-		cpc_pool_entry_free(entry);
-		return ret;
-	}
-	cpc_pool_table_insert(pool, entry);
-	return 0;
+	ret = entry_found(pool, item, &entry);
+	if (!ret)
+		cpc_pool_table_insert(pool, entry);
+	return ret;
 }
 
-/* Counted before any is made: a volume costs some kilobytes. */
+/* --- the list of volumes at an opening: sorted when it is whole --- */
+
+static int append_found(void *ctx, const struct cpc_volume_item *item)
+{
+	struct cpc_pool *pool = ctx;
+	struct cpc_pool_entry *entry;
+	int ret = entry_found(pool, item, &entry);
+
+	if (!ret)
+		pool->table[pool->nr++] = entry;
+	return ret;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct cpc_pool_entry *const *x = a, *const *y = b;
+
+	return strcmp((*x)->name, (*y)->name);
+}
+
+/* Counted before any is noted. */
 static int count_found(void *ctx, const struct cpc_volume_item *item)
 {
 	size_t *nr = ctx;
 
 	return ++*nr > CPC_MAX_VOLUMES ? -EUCLEAN : 0;
+}
+
+static int find_volumes(struct cpc_pool *pool)
+{
+	size_t nr = 0;
+	int ret = cpc_store_for_each_volume(pool->store, count_found, &nr);
+
+	if (!ret)
+		ret = cpc_store_for_each_volume(pool->store, append_found, pool);
+	if (ret || !pool->nr)
+		return ret;
+	qsort(pool->table, pool->nr, sizeof(*pool->table), by_name);
+	for (size_t i = 1; i < pool->nr; i++) {
+		if (by_name(&pool->table[i - 1], &pool->table[i]) == 0)
+			return -EUCLEAN;
+	}
+	return 0;
 }
 
 /* Three quarters for data; nodes and extent maps share the rest. */
@@ -224,7 +266,6 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 	uint64_t nodes = pool->opts.node_bytes ? pool->opts.node_bytes : pool->opts.cache / 8;
 	struct cpc_engine_options eo;
 	const char *why = "";
-	size_t nr = 0;
 	int ret;
 
 	ret = cpc_store_open(pool->backing, pool->opts.read_only, nodes, device_broken, pool,
@@ -243,9 +284,7 @@ static int open_parts(struct cpc_pool *pool, struct cpc_error *err)
 		return cpc_pool_fail(err, ret,
 				     "no memory for a cache of %llu bytes: give a smaller cache=",
 				     (unsigned long long)pool->opts.cache);
-	ret = cpc_store_for_each_volume(pool->store, count_found, &nr);
-	if (!ret)
-		ret = cpc_store_for_each_volume(pool->store, cpc_pool_add_found, pool);
+	ret = find_volumes(pool);
 	if (ret)
 		return cpc_pool_fail(err, ret, "list of volumes: %s; run coppice check",
 				     ret == -EUCLEAN ? "damaged" : strerror(-ret));
@@ -349,18 +388,17 @@ static void fill_info(struct cpc_pool *pool, const struct cpc_pool_entry *entry,
 {
 	struct cpc_volume_item item;
 
-	cpc_engine_get_item(entry->vol, &item);
 	memset(info, 0, sizeof(*info));
+	cpc_pool_entry_item(pool, entry, &item, &info->used);
 	snprintf(info->name, sizeof(info->name), "%s", entry->name);
 	info->id = item.id;
 	info->size = item.size;
-	info->used = cpc_engine_volume_used(entry->vol);
 	info->exclusive = info->used;
 	info->created = (int64_t)item.created;
 	cpc_mutex_lock(&pool->table_lock);
 	info->open = entry->open;
 	cpc_mutex_unlock(&pool->table_lock);
-	info->read_only = cpc_volume_read_only(entry->vol);
+	info->read_only = pool->opts.read_only || item.flags & CPC_VOLUME_READONLY;
 	memcpy(info->uuid, item.uuid, CPC_UUID_SIZE);
 }
 
@@ -446,6 +484,13 @@ int cpc_pool_commit(struct cpc_pool *pool)
 
 /* --- handles --- */
 
+static void close_handle(struct cpc_pool *pool, struct cpc_pool_entry *entry)
+{
+	cpc_mutex_lock(&pool->table_lock);
+	entry->open--;
+	cpc_mutex_unlock(&pool->table_lock);
+}
+
 int cpc_pool_open_volume(struct cpc_pool *pool, const char *name, struct cpc_volume **out)
 {
 	struct cpc_pool_entry *entry;
@@ -461,9 +506,12 @@ int cpc_pool_open_volume(struct cpc_pool *pool, const char *name, struct cpc_vol
 		ret = -EBUSY;
 	else
 		entry->open++;
-	if (!ret)
-		*out = entry->vol;
 	cpc_mutex_unlock(&pool->table_lock);
+	if (ret)
+		return ret;
+	ret = cpc_pool_wake(pool, entry, out);
+	if (ret)
+		close_handle(pool, entry);
 	return ret;
 }
 

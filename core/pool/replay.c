@@ -33,9 +33,13 @@ static int replay_run(void *ctx, uint64_t volume, struct cpc_run *run)
 {
 	struct cpc_pool *pool = ctx;
 	struct cpc_pool_entry *entry = find_id(pool, volume);
+	struct cpc_volume *vol;
+	int ret;
 
-	if (entry)
-		return cpc_engine_replay_run(entry->vol, run);
+	if (entry) {
+		ret = cpc_pool_wake(pool, entry, &vol);
+		return ret ? ret : cpc_engine_replay_run(vol, run);
+	}
 	if (volume >= pool->next_volume)
 		return -EUCLEAN;
 	if (!pool->opts.read_only)
@@ -46,22 +50,25 @@ static int replay_run(void *ctx, uint64_t volume, struct cpc_run *run)
 static int replay_create(struct cpc_pool *pool, uint64_t id, const void *payload, uint32_t len)
 {
 	struct cpc_volume_item item;
+	struct cpc_volume *vol;
 	int ret = cpc_volume_item_decode(&item, id, payload, len);
 
 	if (!ret && (find_id(pool, id) || id >= UINT32_MAX || !cpc_node_ptr_empty(&item.root)))
 		ret = -EUCLEAN;
 	if (!ret)
 		ret = cpc_pool_add_found(pool, &item);
+	if (!ret)
+		ret = cpc_pool_wake(pool, find_id(pool, id), &vol);
 	if (ret)
 		return ret;
-	cpc_engine_replay_created(find_id(pool, id)->vol);
+	cpc_engine_replay_created(vol);
 	if (id >= pool->next_volume)
 		cpc_engine_set_next_volume(pool->engine, pool->next_volume = id + 1);
 	return 0;
 }
 
-static int replay_rename(struct cpc_pool *pool, struct cpc_pool_entry *entry, const void *payload,
-			 uint32_t len)
+static int replay_rename(struct cpc_pool *pool, struct cpc_pool_entry *entry,
+			 struct cpc_volume *vol, const void *payload, uint32_t len)
 {
 	char *fresh;
 
@@ -75,7 +82,7 @@ static int replay_rename(struct cpc_pool *pool, struct cpc_pool_entry *entry, co
 		cpc_free(fresh);
 		return -EUCLEAN;
 	}
-	cpc_engine_replay_name(entry->vol, fresh);
+	cpc_engine_replay_name(vol, fresh);
 	cpc_free(cpc_pool_table_rename(pool, entry, fresh));
 	return 0;
 }
@@ -85,17 +92,22 @@ static int replay_name(void *ctx, enum cpc_log_entry_type type, uint64_t volume,
 {
 	struct cpc_pool *pool = ctx;
 	struct cpc_pool_entry *entry;
+	struct cpc_volume *vol;
+	int ret;
 
 	if (type == CPC_LOG_CREATE)
 		return replay_create(pool, volume, payload, len);
 	entry = find_id(pool, volume);
 	if (!entry)
 		return -EUCLEAN;
+	ret = cpc_pool_wake(pool, entry, &vol);
+	if (ret)
+		return ret;
 	if (type == CPC_LOG_RENAME)
-		return replay_rename(pool, entry, payload, len);
+		return replay_rename(pool, entry, vol, payload, len);
 	if (type == CPC_LOG_RESIZE)
-		return cpc_engine_replay_size(entry->vol, size);
-	cpc_engine_replay_deleted(entry->vol);
+		return cpc_engine_replay_size(vol, size);
+	cpc_engine_replay_deleted(vol);
 	cpc_pool_table_remove(pool, entry);
 	cpc_pool_entry_free(entry);
 	return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Names and sizes: what is made, moved, resized and deleted, and what of it a crash leaves. */
 #include "pool/test-pool-rig.h"
+#include "transaction/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -475,6 +476,56 @@ static void a_volume_is_deleted_once(void **state)
 	pool_rig_finish(&f);
 }
 
+/* Adds volumes to a pool that is closed, past all checks. */
+static void commit_names(struct pool_rig *f, const char *const names[], unsigned nr)
+{
+	struct cpc_commit_volume volumes[3] = {0};
+	struct cpc_commit_request req = {
+	    .volumes = volumes, .nr_volumes = nr, .next_volume = nr + 1, .clean = true};
+	struct cpc_backing *backing;
+	struct cpc_store *store;
+	const char *why;
+
+	for (unsigned i = 0; i < nr; i++) {
+		volumes[i].item.id = i + 1;
+		volumes[i].item.size = MIB;
+		snprintf(volumes[i].item.name, sizeof(volumes[i].item.name), "%s", names[i]);
+	}
+	assert_int_equal(cpc_powercut_reopen(f->pc, &backing), 0);
+	assert_int_equal(cpc_store_open(backing, false, MIB, NULL, NULL, &store, &why), 0);
+	assert_int_equal(cpc_store_commit(store, &req), 0);
+	cpc_pins_put(req.pins);
+	cpc_store_close(store);
+	cpc_backing_close(backing);
+}
+
+static void a_pool_with_two_volumes_of_one_name_is_refused(void **state)
+{
+	static const char *const names[] = {"b", "a", "b"};
+	struct cpc_backing *backing;
+	struct pool_rig f = {0};
+
+	for (unsigned nr = 2; nr <= 3; nr++) {
+		int ret;
+
+		pool_rig_make(&f, 16 * MIB);
+		assert_int_equal(cpc_pool_shutdown(f.pool), 0);
+		cpc_pool_close(f.pool);
+		commit_names(&f, names, nr);
+		assert_int_equal(cpc_powercut_reopen(f.pc, &backing), 0);
+		ret = cpc_pool_open_backing(backing, &f.opts, &f.pool, &pool_rig_err);
+		assert_int_equal(ret, nr == 3 ? -EUCLEAN : 0);
+		if (ret) {
+			pool_rig_assert_one_line();
+			cpc_powercut_destroy(f.pc);
+			continue;
+		}
+		assert_int_equal(pool_rig_size_of(&f, "a"), MIB);
+		assert_int_equal(pool_rig_size_of(&f, "b"), MIB);
+		pool_rig_finish(&f);
+	}
+}
+
 static void volumes_have_uuids_of_version_4(void **state)
 {
 	struct cpc_volume_info info[2];
@@ -514,6 +565,7 @@ int main(void)
 	    cmocka_unit_test(a_change_of_names_that_cannot_be_logged_is_no_change),
 	    cmocka_unit_test(names_change_while_commits_run),
 	    cmocka_unit_test(a_volume_is_deleted_once),
+	    cmocka_unit_test(a_pool_with_two_volumes_of_one_name_is_refused),
 	    cmocka_unit_test(volumes_have_uuids_of_version_4),
 	};
 

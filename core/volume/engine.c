@@ -163,18 +163,31 @@ void cpc_count_tree(struct cpc_engine *e, const struct cpc_node_ptr *ptr, int si
 		atomic_store(&e->max_level, ptr->level);
 }
 
-int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
-			  struct cpc_volume **out)
+void cpc_engine_count_volume(struct cpc_engine *e, const struct cpc_node_ptr *root)
+{
+	cpc_count_tree(e, root, 1);
+	atomic_fetch_add(&e->nr_volumes, 1);
+}
+
+static void uncount(struct cpc_engine *e, const struct cpc_node_ptr *root)
+{
+	cpc_count_tree(e, root, -1);
+	atomic_fetch_sub(&e->nr_volumes, 1);
+}
+
+int cpc_engine_wake_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
+			   struct cpc_volume **out)
 {
 	struct cpc_volume *vol = volume_new(e, item);
 
 	if (!vol)
 		return -ENOMEM;
-	cpc_count_tree(e, &item->root, 1);
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_add_tail(&e->volumes, &vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
-	atomic_fetch_add(&e->nr_volumes, 1);
+	/* after the list: a halt that has not seen it has said so before */
+	if (atomic_load(&e->halted))
+		cpc_io_tree_stop(&vol->io_tree);
 	*out = vol;
 	return 0;
 }
@@ -226,7 +239,7 @@ static void part(struct cpc_volume *vol)
 	cpc_mutex_unlock(&e->volumes_lock);
 }
 
-void cpc_engine_remove_volume(struct cpc_volume *vol)
+void cpc_engine_put_to_sleep(struct cpc_volume *vol)
 {
 	struct cpc_engine *e = vol->engine;
 
@@ -234,9 +247,14 @@ void cpc_engine_remove_volume(struct cpc_volume *vol)
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_del(&vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
-	atomic_fetch_sub(&e->nr_volumes, 1);
-	cpc_count_tree(e, &vol->item.root, -1);
 	volume_destroy(vol);
+}
+
+void cpc_engine_remove_volume(struct cpc_volume *vol)
+{
+	part(vol); /* no commit changes its root any more */
+	uncount(vol->engine, &vol->item.root);
+	cpc_engine_put_to_sleep(vol);
 }
 
 void cpc_engine_get_item(struct cpc_volume *vol, struct cpc_volume_item *item)

@@ -6,7 +6,7 @@
  * Called by core/pool, which owns names and life. Calls core/transaction. The door for I/O on one
  * volume is volume.h.
  *
- * Life: cpc_engine_create -> cpc_engine_add_volume for each volume found -> cpc_engine_start ->
+ * Life: cpc_engine_create -> cpc_engine_count_volume for each volume found -> cpc_engine_start ->
  * ... -> cpc_engine_stop (threads end; nothing is committed by it) -> cpc_engine_destroy.
  *
  * Invariants
@@ -61,11 +61,17 @@ bool cpc_engine_commit_may_help(struct cpc_engine *e);
 /* The same, unless nothing waits for a commit. */
 int cpc_engine_commit_if_dirty(struct cpc_engine *e);
 
-/* --- volumes of the engine: pool calls these with its names lock held --- */
+/* --- volumes of the engine --- */
 
-/* Makes a volume known that the pool contains (open, replay). */
-int cpc_engine_add_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
-			  struct cpc_volume **out);
+/* Counts a volume that the pool contains, and its tree; what they may cost is reserved by that. */
+void cpc_engine_count_volume(struct cpc_engine *e, const struct cpc_node_ptr *root);
+/* Makes a counted volume ready for requests. Safe from any thread. */
+int cpc_engine_wake_volume(struct cpc_engine *e, const struct cpc_volume_item *item,
+			   struct cpc_volume **out);
+/* Frees such a volume of which nobody has made use; it stays counted. May wait for a commit. */
+void cpc_engine_put_to_sleep(struct cpc_volume *vol);
+
+/* The pool calls the next ones with its names lock held. */
 
 /*
  * Changes of names and sizes. Each is one entry of the log and one device flush. *applied says

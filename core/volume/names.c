@@ -147,9 +147,10 @@ int cpc_engine_create_volume(struct cpc_engine *e, const struct cpc_volume_item 
 	int ret;
 
 	*applied = false;
-	ret = cpc_engine_add_volume(e, item, &change.vol);
+	ret = cpc_engine_wake_volume(e, item, &change.vol);
 	if (ret)
 		return ret;
+	cpc_engine_count_volume(e, &item->root);
 	ret = log_and_flush(&change, CPC_LOG_CREATE, 0, value,
 			    cpc_volume_item_encode(item, 0, value), apply_created);
 	*applied = change.applied;
