@@ -29,7 +29,7 @@ struct cpc_group_bitmaps {
 	uint64_t group;
 	uint32_t nr_used; /* of the blocks that exist */
 	uint32_t nr_freeing;
-	uint64_t *freeing; /* prepared to be freed; NULL when none ever was */
+	uint64_t *freeing; /* prepared to be freed; NULL: none */
 	uint64_t used[CPC_BITMAP_WORDS], busy[CPC_BITMAP_WORDS];
 };
 

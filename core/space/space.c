@@ -297,7 +297,8 @@ void cpc_space_set_used(struct cpc_space *space, uint64_t block, uint64_t nr)
 	unlock_and_evict(space);
 }
 
-/* Changes the prepared bits of a piece, none of which is as asked already. */
+/* Changes the prepared bits of a piece, none of which is as asked already. A slice of the drop list
+ * prepares blocks of nearly every group: who has none left keeps no bitmap for them. */
 static void set_freeing(struct cpc_space *space, const struct piece *p, bool freeing)
 {
 	struct cpc_group_bitmaps *b = space->groups[p->group].bitmaps;
@@ -307,6 +308,10 @@ static void set_freeing(struct cpc_space *space, const struct piece *p, bool fre
 	for (uint32_t i = p->start / 64; i <= (p->start + p->len - 1) / 64; i++)
 		b->freeing[i] ^= cpc_bitmap_mask(i, p->start, p->len);
 	b->nr_freeing = freeing ? b->nr_freeing + p->len : b->nr_freeing - p->len;
+	if (b->nr_freeing)
+		return;
+	cpc_free(b->freeing);
+	b->freeing = NULL;
 }
 
 void cpc_space_clear_used(struct cpc_space *space, uint64_t block, uint64_t nr)

@@ -395,6 +395,32 @@ static void test_freed_blocks_stay_pinned_until_released(void **state)
 	cpc_space_destroy(space);
 }
 
+static void test_what_is_prepared_takes_memory_only_until_it_is_freed(void **state)
+{
+	struct cpc_space *space;
+	uint8_t bitmap[CPC_BLOCK_SIZE];
+	uint32_t used;
+	int before;
+
+	disk_init(&disk, 8 * 32768, 16384, false);
+	for (uint64_t g = 1; g < 8; g++) {
+		disk_set(&disk, g * CPC_GROUP_BLOCKS + 8, true);
+		disk_set(&disk, g * CPC_GROUP_BLOCKS + 9, true);
+	}
+	space = disk_open(&disk);
+	for (uint64_t g = 1; g < 8; g++)
+		assert_int_equal(cpc_space_get_used(space, g, bitmap, &used), 0);
+	before = nr_live;
+	for (uint64_t g = 1; g < 8; g++)
+		assert_int_equal(cpc_space_prepare_free(space, g * CPC_GROUP_BLOCKS + 8, 2), 0);
+	assert_true(nr_live > before);
+	for (uint64_t g = 1; g < 8; g++)
+		cpc_space_clear_used(space, g * CPC_GROUP_BLOCKS + 8, 2);
+	assert_int_equal(nr_live, before);
+	cpc_space_check(space);
+	cpc_space_destroy(space);
+}
+
 static void test_addresses_outside_the_data_area_are_damage(void **state)
 {
 	struct cpc_space *space;
@@ -673,6 +699,7 @@ int main(void)
 	    TEST(test_clean_groups_are_evicted_and_read_back_equal),
 	    TEST(test_groups_in_use_are_not_evicted),
 	    TEST(test_freed_blocks_stay_pinned_until_released),
+	    TEST(test_what_is_prepared_takes_memory_only_until_it_is_freed),
 	    TEST(test_addresses_outside_the_data_area_are_damage),
 	    TEST(test_reservations_are_bounded_by_free_blocks),
 	    TEST(test_data_leaves_slots_that_nodes_reserved),
