@@ -233,7 +233,7 @@ struct job {
 #define HOW_CHECK     6u /* both bits */
 #define HOW_SEAL      3u /* shift */
 #define HOW_SEALS     (IMAGE_SEAL_POINTERS | IMAGE_SEAL_DATA | IMAGE_SEAL_BITMAPS)
-#define HOW_REPAIR    0xc0u /* both bits; HOW_READ_ONLY: without --roll-back */
+#define HOW_REPAIR    0xc4u /* all three bits; HOW_READ_ONLY: without --roll-back */
 
 static void prepare(const struct job *job)
 {
@@ -417,7 +417,7 @@ void pool_target_run(const uint8_t *input, size_t len)
 /* --- parts of an image --- */
 
 static const uint8_t some_requests[] = {
-    0x86, 0x02, 0, 0, 1, 0, 2, 0, 0x86, 0x07, 0, 0, 0, 0, 0, 0,
+    0x87, 0x02, 0, 0, 1, 0, 2, 0, 0x87, 0x07, 0, 0, 0, 0, 0, 0,
     0x81, 0x00, 9, 0, 0, 0, 0, 0, 0x80, 0x00, 0, 0, 0, 0, 0, 0,
 };
 
