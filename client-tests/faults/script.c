@@ -9,6 +9,8 @@
 
 #include "memory.h"
 #include "plugin/nbd-errno.h"
+#include "pool/pool-internal.h"
+#include "volume/volume-internal.h"
 #include "script-internal.h"
 
 #define POOL_BYTES (6u << 20)
@@ -83,17 +85,26 @@ uint64_t script_fired(const struct script *s)
 	return s->fault.sticky ? nr - s->fault.nth + 1 : 1;
 }
 
+/* A bitmap that could not be read costs the free blocks of its group until the pool is opened again
+ * (space.h). */
+static bool group_is_lost(struct script *s)
+{
+	struct cpc_space_info info;
+
+	cpc_space_info(cpc_pool_engine(s->rig.pool)->store->space, &info);
+	return info.bad_groups;
+}
+
 /* Whether the fault, or what it has done to the pool, explains an error. */
 static bool explained(struct script *s, int ret)
 {
 	if (!s->armed)
-		return false;
+		return ret == -ENOSPC && s->fault.kind == FAULT_READ && group_is_lost(s);
 	if (ret == -EIO)
 		return s->fault.kind != FAULT_ALLOC || !s->alive ||
 		       !cpc_pool_healthy(s->rig.pool, NULL, 0);
 	if (s->fault.kind == FAULT_ALLOC)
 		return ret == -ENOMEM;
-	/* A bitmap that cannot be read costs the free blocks of its group (space.h). */
 	return ret == -ENOSPC && (s->fault.error == -ENOSPC || s->fault.kind == FAULT_READ);
 }
 
