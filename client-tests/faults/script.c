@@ -9,8 +9,6 @@
 
 #include "memory.h"
 #include "plugin/nbd-errno.h"
-#include "pool/pool-internal.h"
-#include "volume/volume-internal.h"
 #include "script-internal.h"
 
 #define POOL_BYTES (6u << 20)
@@ -87,12 +85,18 @@ uint64_t script_fired(const struct script *s)
 
 /* A bitmap that could not be read costs the free blocks of its group until the pool is opened again
  * (space.h). */
+static void note_lost_groups(void *ctx, const struct cpc_stat *stat)
+{
+	if (!strcmp(stat->name, "space.lost_groups"))
+		*(bool *)ctx = stat->value;
+}
+
 static bool group_is_lost(struct script *s)
 {
-	struct cpc_space_info info;
+	bool lost = false;
 
-	cpc_space_info(cpc_pool_engine(s->rig.pool)->store->space, &info);
-	return info.bad_groups;
+	cpc_pool_stats(s->rig.pool, note_lost_groups, &lost);
+	return lost;
 }
 
 /* Whether the fault, or what it has done to the pool, explains an error. */

@@ -156,6 +156,8 @@ static void emit_space(const struct emitter *out, struct cpc_store *store,
 	      s->pinned_blocks << CPC_BLOCK_SHIFT);
 	gauge(out, "space.reserved", "Bytes free and promised",
 	      s->reserved_blocks << CPC_BLOCK_SHIFT);
+	gauge(out, "space.lost_groups", "Block groups whose bitmap could not be read",
+	      s->lost_groups);
 }
 
 void cpc_pool_stats(struct cpc_pool *pool, void (*emit)(void *ctx, const struct cpc_stat *stat),

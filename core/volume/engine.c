@@ -454,6 +454,7 @@ void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *s)
 	s->pinned_blocks = atomic_load(&e->store->pinned_blocks) + cpc_dropped_blocks(e);
 	cpc_space_info(e->store->space, &space);
 	s->reserved_blocks = space.reserved;
+	s->lost_groups = space.bad_groups;
 	s->memory_bytes = e->memory.nr * (CPC_BLOCK_SIZE + sizeof(struct cpc_buf)) + s->map_bytes;
 	cpc_mutex_lock(&e->bounce_lock);
 	s->memory_bytes += e->nr_bounce * (uint64_t)CPC_BOUNCE_SIZE;
