@@ -13,6 +13,8 @@
  */
 #include "volume/volume-internal.h"
 
+#include "lib/mutation.h"
+
 /* Reads of so many blocks and more are not cached. */
 #define BYPASS_BLOCKS 64u
 
@@ -48,6 +50,11 @@ static int read_pages(const struct fetch *f, const struct cpc_mapping *m)
 			iov[nr++] = (struct iovec){data, CPC_BLOCK_SIZE};
 	}
 	return cpc_backing_readv(f->vol->engine->store->backing, m->bytenr, iov, nr);
+}
+
+bool cpc_block_matches(const void *data, uint32_t csum)
+{
+	return CPC_MUTANT(data_not_verified) || cpc_csum(data, CPC_BLOCK_SIZE) == csum;
 }
 
 /* The first block that does not match, m->nr if all do. */
