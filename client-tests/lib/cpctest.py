@@ -343,6 +343,16 @@ class Server:
     def pid(self):
         return self.process.pid
 
+    def threads(self):
+        """Names of its threads, without the kernel's workers for io_uring, which come and go by
+        themselves. That of a connection ends a moment after its socket is closed."""
+        names = []
+        for entry in os.scandir(f"/proc/{self.pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                with open(f"{entry.path}/comm", encoding="ascii") as comm:
+                    names.append(comm.read().strip())
+        return sorted(name for name in names if not name.startswith("iou-"))
+
     def _end(self):
         if self.process and self.process.poll() is None:
             self.process.terminate()
