@@ -274,20 +274,28 @@ static void expect_unharmed(const struct job *job, const char *why)
 		target_fail("a pool was written and then refused: %s", why);
 }
 
-static void open_and_use(const struct job *job)
+static int open_image(struct image *im, bool read_only, struct cpc_pool **pool,
+		      struct cpc_error *err)
 {
-	struct image *im = job->image;
-	bool read_only = job->how & HOW_READ_ONLY;
 	struct cpc_pool_options opts;
-	struct cpc_error err = {""};
-	struct cpc_pool *pool;
-	int ret;
 
 	cpc_pool_options_init(&opts);
 	opts.cache = CPC_CACHE_MIN;
 	opts.no_threads = true;
-	opts.read_only = pool_read_only = read_only;
-	ret = cpc_pool_open_backing(device_open(&im->device), &opts, &pool, &err);
+	opts.read_only = read_only;
+	return cpc_pool_open_backing(device_open(&im->device), &opts, pool, err);
+}
+
+static void open_and_use(const struct job *job)
+{
+	struct image *im = job->image;
+	bool read_only = job->how & HOW_READ_ONLY;
+	struct cpc_error err = {""};
+	struct cpc_pool *pool;
+	int ret;
+
+	pool_read_only = read_only;
+	ret = open_image(im, read_only, &pool, &err);
 	if (ret) {
 		target_counts.refused++;
 		if (!err.text[0])
@@ -310,16 +318,10 @@ static void open_and_use(const struct job *job)
  * knows less than an opening. */
 static void open_repaired(const struct job *job)
 {
-	struct cpc_pool_options opts;
 	struct cpc_error err = {""};
 	struct cpc_pool *pool;
-	int ret;
 
-	cpc_pool_options_init(&opts);
-	opts.cache = CPC_CACHE_MIN;
-	opts.no_threads = true;
-	ret = cpc_pool_open_backing(device_open(&job->image->device), &opts, &pool, &err);
-	if (ret)
+	if (open_image(job->image, false, &pool, &err))
 		target_fail("a pool without a finding is refused: %s", err.text);
 	cpc_pool_close(pool);
 }

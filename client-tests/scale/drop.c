@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * drop: what each single commit costs while a full volume is being dropped, whatever else the
- * machine does: the pool is opened without threads and commits one after the other, device
- * operations are counted and priced as test-drop does it.
+ * machine does: the pool is opened without threads and commits one after the other.
  *
  *   drop PATH trim|shrink|delete [STEP-MIB]
  *
@@ -14,8 +13,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "backing/backing.h"
-#include "pool/pool.h"
+#include "priced.h"
 #include "volume/volume.h"
 
 #define LIMIT_US 100000u
@@ -24,14 +22,6 @@ static _Noreturn void die(const char *what, const char *why)
 {
 	fprintf(stderr, "drop: %s: %s\n", what, why);
 	exit(2);
-}
-
-/* What a plain NVMe drive takes: reads one after the other, writes into its cache. */
-static uint64_t price_us(const struct cpc_backing_stats *from, const struct cpc_backing_stats *to)
-{
-	return 100 * (to->reads - from->reads) + 20 * (to->writes - from->writes) +
-	       1000 * (to->flushes - from->flushes) +
-	       (to->bytes_read - from->bytes_read + to->bytes_written - from->bytes_written) / 1000;
 }
 
 static void trim(struct cpc_pool *pool, uint64_t step)
@@ -69,21 +59,6 @@ static void drop(struct cpc_pool *pool, const char *how, uint64_t step)
 		die(how, err.text);
 }
 
-/* Commits what waits. Return: whether anything did. */
-static bool commit(struct cpc_pool *pool, struct cpc_backing *device, uint64_t *us)
-{
-	struct cpc_backing_stats before, after;
-	struct cpc_pool_info was, now;
-
-	cpc_pool_info(pool, &was);
-	cpc_backing_get_stats(device, &before);
-	cpc_pool_settle(pool);
-	cpc_backing_get_stats(device, &after);
-	cpc_pool_info(pool, &now);
-	*us = price_us(&before, &after);
-	return now.generation != was.generation;
-}
-
 static uint64_t used_mib(struct cpc_pool *pool)
 {
 	struct cpc_pool_info info;
@@ -112,7 +87,7 @@ int main(int argc, char **argv)
 		die(argv[1], err.text);
 	was = used_mib(pool);
 	drop(pool, argv[2], step);
-	for (; commit(pool, device, &us); nr++) {
+	for (; priced_commit(pool, device, &us); nr++) {
 		if (!nr) {
 			first_us = us;
 			counted = was - used_mib(pool);

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "../powercut/tap.h"
+#include "priced.h"
 #include "rig.h"
 #include "volume/volume.h"
 
@@ -19,14 +20,6 @@
 #define GIB	    (1ull << 30)
 #define COMMITS_MAX 100000u /* then something never ends */
 #define COMMIT_MAX  80000u  /* us of a plain drive, of the 100 ms that are allowed */
-
-/* What a plain NVMe drive takes: reads one after the other, writes into its cache. */
-static uint64_t price_us(const struct cpc_backing_stats *from, const struct cpc_backing_stats *to)
-{
-	return 100 * (to->reads - from->reads) + 20 * (to->writes - from->writes) +
-	       1000 * (to->flushes - from->flushes) +
-	       (to->bytes_read - from->bytes_read + to->bytes_written - from->bytes_written) / 1000;
-}
 
 struct scale {
 	struct rig rig;
@@ -145,16 +138,11 @@ static void drop(struct scale *s, enum drop how)
 /* Commits what waits for it. Return: whether anything did. */
 static bool commit(struct scale *s, uint64_t *worst_us)
 {
-	struct cpc_backing_stats before, after;
-	struct cpc_pool_info was, now;
+	uint64_t us;
+	bool more = priced_commit(s->rig.pool, s->device, &us);
 
-	cpc_pool_info(s->rig.pool, &was);
-	cpc_backing_get_stats(s->device, &before);
-	cpc_pool_settle(s->rig.pool);
-	cpc_backing_get_stats(s->device, &after);
-	cpc_pool_info(s->rig.pool, &now);
-	*worst_us = cpc_max_u64(*worst_us, price_us(&before, &after));
-	return now.generation != was.generation;
+	*worst_us = cpc_max_u64(*worst_us, us);
+	return more;
 }
 
 /* Commits until nothing is left to commit. Return: commits. */

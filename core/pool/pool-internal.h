@@ -61,8 +61,6 @@ struct cpc_pool_entry *cpc_pool_entry_asleep(const struct cpc_volume_item *item)
 /* The volume of an entry that stays (names_lock, or a handle is counted), made if it is asleep.
  * Return: 0 or -ENOMEM. */
 int cpc_pool_wake(struct cpc_pool *pool, struct cpc_pool_entry *entry, struct cpc_volume **out);
-/* The same if it is awake, else NULL. */
-struct cpc_volume *cpc_pool_awake(struct cpc_pool *pool, const struct cpc_pool_entry *entry);
 /* What it is, and bytes mapped or dirty; names_lock is held. */
 void cpc_pool_entry_item(struct cpc_pool *pool, const struct cpc_pool_entry *entry,
 			 struct cpc_volume_item *item, uint64_t *used);

@@ -22,11 +22,6 @@
 
 #include "lib/mutation.h"
 
-static void put_to_rest(struct cpc_pool_entry *entry, const struct cpc_volume_item *item)
-{
-	memcpy(&entry->rest, item, sizeof(entry->rest));
-}
-
 /* table_lock or names_lock is held. */
 static void rested_item(const struct cpc_pool_entry *entry, struct cpc_volume_item *item)
 {
@@ -40,11 +35,12 @@ struct cpc_pool_entry *cpc_pool_entry_asleep(const struct cpc_volume_item *item)
 	struct cpc_pool_entry *entry = cpc_pool_entry_new(item->name, item->id);
 
 	if (entry)
-		put_to_rest(entry, item);
+		memcpy(&entry->rest, item, sizeof(entry->rest));
 	return entry;
 }
 
-struct cpc_volume *cpc_pool_awake(struct cpc_pool *pool, const struct cpc_pool_entry *entry)
+/* The volume if it is awake, else NULL. */
+static struct cpc_volume *awake(struct cpc_pool *pool, const struct cpc_pool_entry *entry)
 {
 	struct cpc_volume *vol;
 
@@ -85,7 +81,7 @@ int cpc_pool_wake(struct cpc_pool *pool, struct cpc_pool_entry *entry, struct cp
 void cpc_pool_entry_item(struct cpc_pool *pool, const struct cpc_pool_entry *entry,
 			 struct cpc_volume_item *item, uint64_t *used)
 {
-	struct cpc_volume *vol = cpc_pool_awake(pool, entry);
+	struct cpc_volume *vol = awake(pool, entry);
 
 	if (vol) {
 		cpc_engine_get_item(vol, item);

@@ -239,22 +239,28 @@ static void part(struct cpc_volume *vol)
 	cpc_mutex_unlock(&e->volumes_lock);
 }
 
-void cpc_engine_put_to_sleep(struct cpc_volume *vol)
+/* It has been parted from. */
+static void leave(struct cpc_volume *vol)
 {
 	struct cpc_engine *e = vol->engine;
 
-	part(vol);
 	cpc_mutex_lock(&e->volumes_lock);
 	cpc_list_del(&vol->node);
 	cpc_mutex_unlock(&e->volumes_lock);
 	volume_destroy(vol);
 }
 
+void cpc_engine_put_to_sleep(struct cpc_volume *vol)
+{
+	part(vol);
+	leave(vol);
+}
+
 void cpc_engine_remove_volume(struct cpc_volume *vol)
 {
 	part(vol); /* no commit changes its root any more */
 	uncount(vol->engine, &vol->item.root);
-	cpc_engine_put_to_sleep(vol);
+	leave(vol);
 }
 
 void cpc_engine_get_item(struct cpc_volume *vol, struct cpc_volume_item *item)

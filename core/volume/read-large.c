@@ -43,10 +43,11 @@ static bool verify_and_copy(const struct piece *p)
 
 static int read_again(const struct piece *p)
 {
+	const uint8_t *data = p->iov.iov_base;
 	int ret = cpc_read_mapping(p->read->reader->vol, &p->map, p->iov.iov_base);
 
-	if (!ret && !verify_and_copy(p)) /* nobody else writes there */
-		ret = -EUCLEAN;
+	for (uint64_t i = 0; !ret && i < p->map.nr; i++, data += CPC_BLOCK_SIZE)
+		cpc_copy_out(p->read->reader, p->map.block + i, data);
 	return ret;
 }
 
@@ -95,9 +96,9 @@ static void start_piece(struct large_read *read, const struct cpc_mapping *m)
 
 static void read_hole(const struct cpc_reader *r, const struct cpc_mapping *m)
 {
-	uint64_t start = cpc_max_u64(m->block << CPC_BLOCK_SHIFT, r->offset);
-	uint64_t end = cpc_min_u64((m->block + m->nr) << CPC_BLOCK_SHIFT, r->offset + r->len);
+	uint64_t start, end;
 
+	cpc_clip(m->block, m->nr, r->offset, r->len, &start, &end);
 	if (r->buf)
 		memset(r->buf + (start - r->offset), 0, end - start);
 }

@@ -115,13 +115,6 @@ static int fetch(struct fetch *f, uint64_t nr)
 	return ret;
 }
 
-int cpc_read_blocks(struct cpc_volume *vol, uint64_t block, uint64_t nr, void *buf)
-{
-	struct fetch f = {.vol = vol, .first = block, .buf = buf};
-
-	return fetch(&f, nr);
-}
-
 int cpc_read_mapping(struct cpc_volume *vol, const struct cpc_mapping *m, void *buf)
 {
 	struct fetch f = {.vol = vol, .first = m->block, .buf = buf};
@@ -132,9 +125,10 @@ int cpc_read_mapping(struct cpc_volume *vol, const struct cpc_mapping *m, void *
 int cpc_read_one(struct cpc_volume *vol, uint64_t block, void *buf)
 {
 	struct cpc_buf *cached = cpc_cache_get(vol, block);
+	struct fetch f = {.vol = vol, .first = block, .buf = buf};
 
 	if (!cached)
-		return cpc_read_blocks(vol, block, 1, buf);
+		return fetch(&f, 1);
 	memcpy(buf, cpc_buf_data(&vol->engine->memory, cached), CPC_BLOCK_SIZE);
 	cpc_buf_put(vol->engine, cached);
 	return 0;
@@ -418,10 +412,9 @@ int cpc_volume_extents(struct cpc_volume *vol, uint64_t offset, uint64_t len, cp
 		return -ENOMEM;
 	ret = collect(vol, block, ((end - 1) >> CPC_BLOCK_SHIFT) + 1 - block, p);
 	for (unsigned i = 0; !ret && i < p->nr; i++) {
-		uint64_t start = cpc_max_u64(p->piece[i].block << CPC_BLOCK_SHIFT, offset);
-		uint64_t stop =
-		    cpc_min_u64((p->piece[i].block + p->piece[i].nr) << CPC_BLOCK_SHIFT, end);
+		uint64_t start, stop;
 
+		cpc_clip(p->piece[i].block, p->piece[i].nr, offset, len, &start, &stop);
 		if (emit(ctx, start, stop - start, p->piece[i].hole))
 			break;
 	}

@@ -310,9 +310,7 @@ void *cpc_bounce_get(struct cpc_engine *e); /* waits for one; NULL: no memory */
 void cpc_bounce_put(struct cpc_engine *e, void *bounce);
 
 /* --- reading blocks (read.c) --- */
-/* Reads whole blocks from the view into `buf` (4096-aligned), verified; the cache is not asked. */
-int cpc_read_blocks(struct cpc_volume *vol, uint64_t block, uint64_t nr, void *buf);
-/* The same of a mapping that is at hand, whose view is held. */
+/* Reads the blocks of a mapping, whose view is held, into `buf` (4096-aligned), verified. */
 int cpc_read_mapping(struct cpc_volume *vol, const struct cpc_mapping *m, void *buf);
 /* Fills one whole block from cache or pool, for a partial write. */
 int cpc_read_one(struct cpc_volume *vol, uint64_t block, void *buf);
@@ -324,12 +322,20 @@ struct cpc_reader {
 	uint64_t offset, len;
 };
 
+/* The part of `nr` blocks that a request for bytes covers. */
+static inline void cpc_clip(uint64_t block, uint64_t nr, uint64_t offset, uint64_t len,
+			    uint64_t *start, uint64_t *end)
+{
+	*start = cpc_max_u64(block << CPC_BLOCK_SHIFT, offset);
+	*end = cpc_min_u64((block + nr) << CPC_BLOCK_SHIFT, offset + len);
+}
+
 /* Copies the part of a block that the client asked for. */
 static inline void cpc_copy_out(const struct cpc_reader *r, uint64_t block, const void *data)
 {
-	uint64_t start = cpc_max_u64(block << CPC_BLOCK_SHIFT, r->offset);
-	uint64_t end = cpc_min_u64((block + 1) << CPC_BLOCK_SHIFT, r->offset + r->len);
+	uint64_t start, end;
 
+	cpc_clip(block, 1, r->offset, r->len, &start, &end);
 	if (r->buf)
 		memcpy(r->buf + (start - r->offset),
 		       (const uint8_t *)data + (start & (CPC_BLOCK_SIZE - 1)), end - start);
