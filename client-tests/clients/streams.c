@@ -7,9 +7,9 @@
  * A client opens an export, perhaps one that does not exist, asks what it can do, sends up to 24
  * requests and goes. Threads but the first are such clients: offsets and lengths at all limits,
  * also beyond them, flags of any kind. The first has a volume of its own, and whatever the others
- * do reads what it wrote. Some clients leave without closing, as those do that are connected when
- * nbdkit ends. At the end no memory, handle, thread or file of the plugin is left, but its watch
- * for signals.
+ * do reads what it wrote. Some clients stay until the plugin's cleanup has ended, as those may for
+ * which nbdkit does not wait: they are refused, and then go. At the end no memory, handle, thread
+ * or file of the plugin is left, but what its signal handlers write to.
  *
  * The choices of each client follow from its number and the seed; threads run as they like.
  */
@@ -31,6 +31,7 @@
 #define BUF_BYTES   (256u << 10)
 #define OWN_BYTES   (2u * MIB)
 #define MAX_THREADS 64u
+#define MAX_LATE    64u
 
 struct options {
 	uint64_t seed, count, seconds;
@@ -42,6 +43,8 @@ static struct nbdkit_plugin *plugin;
 static struct options options = {.count = 20000, .threads = 4};
 static _Atomic uint64_t next_client, nr_requests, nr_refused, nr_own;
 static time_t start;
+static void *late[MAX_LATE]; /* handles */
+static _Atomic unsigned nr_late;
 
 /* --- memory --- */
 
@@ -159,6 +162,16 @@ static void ask_all(void *handle)
 	rig_expect(plugin->export_description(handle) != NULL, "an export has no description");
 }
 
+/* A few of all clients stay to the end and beyond. */
+static bool stay(void *handle)
+{
+	unsigned i = atomic_fetch_add(&nr_late, 1);
+
+	if (i < MAX_LATE)
+		late[i] = handle;
+	return i < MAX_LATE;
+}
+
 static void client(uint64_t number, uint8_t *buf)
 {
 	struct rnd r = {options.seed + number};
@@ -181,8 +194,7 @@ static void client(uint64_t number, uint8_t *buf)
 	ask_all(handle);
 	for (uint64_t i = rnd_below(&r, 24); i; i--)
 		request(&r, handle, (uint64_t)plugin->get_size(handle), buf);
-	/* Who is connected at nbdkit's end is not closed: a few of all clients. */
-	if (number % 1000)
+	if (number % 1000 || !stay(handle))
 		plugin->close(handle);
 }
 
@@ -323,6 +335,25 @@ static void serve(void)
 	pthread_join(good, NULL);
 }
 
+/* After cleanup: refused, and nothing is touched that is not there any more. */
+static void late_clients(void)
+{
+	struct nbdkit_exports exports = {0};
+	uint8_t buf[512] = {0};
+
+	stub_set_export("mid");
+	rig_expect(plugin->open(0) == NULL && stub_take_error() == ESHUTDOWN,
+		   "an export is opened after the end");
+	rig_expect(plugin->list_exports(0, 0, &exports) == -1 && stub_take_error() == ESHUTDOWN,
+		   "exports are listed after the end");
+	for (unsigned i = 0; i < cpc_min_u64(atomic_load(&nr_late), MAX_LATE); i++) {
+		rig_expect(plugin->pwrite(late[i], buf, sizeof(buf), 0, 0) == -1 &&
+			       stub_take_error() == ESHUTDOWN,
+			   "a write after the end is not refused");
+		plugin->close(late[i]);
+	}
+}
+
 static void parse(int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -392,11 +423,12 @@ int main(int argc, char **argv)
 	start_plugin(pool, control);
 	serve();
 	plugin->cleanup();
+	late_clients();
 	plugin->unload();
 	unlink(pool);
 	rig_expect(rmdir(dir) == 0, "%s is not empty", dir);
-	/* The watch for signals lives as long as the process, and so does what wakes it. */
-	rig_expect(comes_to("/proc/self/task", threads + 1), "threads are left");
+	rig_expect(comes_to("/proc/self/task", threads), "threads are left");
+	/* Signal handlers live as long as the process, and so does what they write to. */
 	rig_expect(entries_of("/proc/self/fd") == files + 1, "files are left open");
 	rig_expect(atomic_load(&live) == before, "%lld allocations are left",
 		   (long long)(atomic_load(&live) - before));

@@ -76,8 +76,12 @@ static int list_add(void *ctx, const struct cpc_volume_info *info)
 int cpc_exports_list(int readonly, int is_tls, struct nbdkit_exports *exports)
 {
 	struct list list = {.exports = exports};
-	int ret = cpc_pool_list(cpc_server.pool, list_add, &list);
+	int ret;
 
+	if (!cpc_server_use())
+		return -1;
+	ret = cpc_pool_list(cpc_server.pool, list_add, &list);
+	cpc_server_done();
 	if (ret >= 0)
 		return 0;
 	nbdkit_set_error(cpc_nbd_errno(ret, false));
@@ -100,10 +104,15 @@ static int only_add(void *ctx, const struct cpc_volume_info *info)
 const char *cpc_exports_default(int readonly, int is_tls)
 {
 	struct only only = {.count = 0};
+	int ret;
 
 	if (cpc_server.config.default_export)
 		return cpc_server.config.default_export;
-	if (cpc_pool_list(cpc_server.pool, only_add, &only) < 0 || only.count != 1) {
+	if (!cpc_server_use())
+		return NULL;
+	ret = cpc_pool_list(cpc_server.pool, only_add, &only);
+	cpc_server_done();
+	if (ret < 0 || only.count != 1) {
 		nbdkit_debug("coppice: no default export: the pool does not have exactly one "
 			     "volume, and default-export= is not given");
 		return NULL;
@@ -122,9 +131,6 @@ static struct cpc_handle *handle_new(struct cpc_volume *volume, bool read_only)
 	handle->volume = volume;
 	handle->read_only =
 	    read_only || cpc_server.config.options.read_only || cpc_volume_read_only(volume);
-	cpc_mutex_lock(&cpc_server.handles_lock);
-	cpc_list_add_tail(&cpc_server.handles, &handle->node);
-	cpc_mutex_unlock(&cpc_server.handles_lock);
 	return handle;
 }
 
@@ -140,45 +146,44 @@ static void *open_failed(const char *name, int ret)
 	return NULL;
 }
 
-void *cpc_exports_open(int readonly)
+static void *open_volume(const char *name, bool read_only)
 {
-	const char *name = nbdkit_export_name();
 	struct cpc_volume *volume;
 	struct cpc_handle *handle;
 	int ret;
 
-	if (!name)
-		return NULL;
 	ret = cpc_name_valid(name, strlen(name))
 		  ? cpc_pool_open_volume(cpc_server.pool, name, &volume)
 		  : -ENOENT;
 	if (ret)
 		return open_failed(name, ret);
-	handle = handle_new(volume, readonly);
+	handle = handle_new(volume, read_only);
 	if (handle)
 		return handle;
 	cpc_pool_close_volume(cpc_server.pool, volume);
 	return open_failed(name, -ENOMEM);
 }
 
+void *cpc_exports_open(int readonly)
+{
+	const char *name = nbdkit_export_name();
+	void *handle;
+
+	if (!name || !cpc_server_use())
+		return NULL;
+	handle = open_volume(name, readonly);
+	if (!handle)
+		cpc_server_done();
+	return handle;
+}
+
 void cpc_exports_close(void *ptr)
 {
 	struct cpc_handle *handle = ptr;
 
-	cpc_mutex_lock(&cpc_server.handles_lock);
-	cpc_list_del(&handle->node);
-	cpc_mutex_unlock(&cpc_server.handles_lock);
 	cpc_pool_close_volume(cpc_server.pool, handle->volume);
 	cpc_free(handle);
-}
-
-/* For cleanup: no connection is left that could close them. */
-void cpc_exports_close_all(void)
-{
-	struct cpc_list *pos, *tmp;
-
-	cpc_list_for_each_safe (pos, tmp, &cpc_server.handles)
-		cpc_exports_close(cpc_list_entry(pos, struct cpc_handle, node));
+	cpc_server_done();
 }
 
 /* --- what an export can do ----------------------------------------------------------------- */

@@ -30,12 +30,12 @@ static void plugin_load(void)
 {
 	cpc_plugin_log_init();
 	cpc_config_init(&cpc_server.config);
-	cpc_mutex_init(&cpc_server.handles_lock, "handles", CPC_RANK_LEAF);
-	cpc_list_init(&cpc_server.handles);
+	cpc_mutex_init(&cpc_server.users_lock, "users", CPC_RANK_LEAF);
 }
 
 static void plugin_unload(void)
 {
+	cpc_stop_end();
 	cpc_config_free(&cpc_server.config);
 }
 
@@ -162,6 +162,7 @@ static int plugin_get_ready(void)
 		nbdkit_error("%s", err.text[0] ? err.text : strerror(-ret));
 		return -1;
 	}
+	cpc_server.users = 1;
 	ret = cpc_verbs_init(&cpc_server.verbs, cpc_server.pool, config->pool, true);
 	if (ret) {
 		nbdkit_error("%s: %s", config->pool, strerror(-ret));
@@ -207,6 +208,33 @@ static int start_metrics(void)
 	return ret;
 }
 
+/* --- users --------------------------------------------------------------------------------- */
+
+bool cpc_server_use(void)
+{
+	bool ended;
+
+	cpc_mutex_lock(&cpc_server.users_lock);
+	ended = cpc_server.ended;
+	if (!ended)
+		cpc_server.users++;
+	cpc_mutex_unlock(&cpc_server.users_lock);
+	if (ended)
+		nbdkit_set_error(ESHUTDOWN);
+	return !ended;
+}
+
+void cpc_server_done(void)
+{
+	bool last;
+
+	cpc_mutex_lock(&cpc_server.users_lock);
+	last = --cpc_server.users == 0;
+	cpc_mutex_unlock(&cpc_server.users_lock);
+	if (last)
+		cpc_pool_close(cpc_server.pool);
+}
+
 /* --- end ----------------------------------------------------------------------------------- */
 
 static void stop_shutdown(void)
@@ -219,7 +247,7 @@ static void stop_shutdown(void)
 
 static void stop_leave(void)
 {
-	struct cpc_control *control = cpc_server.control;
+	struct cpc_control *control = atomic_exchange(&cpc_server.control, NULL);
 
 	if (control)
 		cpc_control_unlink(control);
@@ -246,18 +274,25 @@ static int plugin_after_fork(void)
 	return 0;
 }
 
+/* Nobody else comes to use the pool. */
+static void end_users(void)
+{
+	cpc_mutex_lock(&cpc_server.users_lock);
+	cpc_server.ended = true;
+	cpc_mutex_unlock(&cpc_server.users_lock);
+}
+
 /* Shutdown comes before the control's end: a verb that waits for a commit is answered by it. */
 static void plugin_cleanup(void)
 {
-	cpc_stop_join();
 	if (!cpc_server.pool)
 		return;
-	stop_shutdown();
+	end_users();
+	if (!cpc_stop_join())
+		stop_shutdown();
 	cpc_control_stop(atomic_exchange(&cpc_server.control, NULL));
 	cpc_metrics_stop(cpc_server.metrics);
-	cpc_exports_close_all();
-	cpc_pool_close(cpc_server.pool);
-	cpc_server.pool = NULL;
+	cpc_server_done();
 }
 
 /* --- registration -------------------------------------------------------------------------- */

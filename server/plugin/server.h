@@ -11,12 +11,17 @@
  * nothing of the format.
  *
  * Invariants
- *  1. Each handle that open gave is in `handles` until close or cleanup; nbdkit does not call close
- *     for clients that are connected when it ends (cpc_exports_close_all()).
- *  2. The pool is closed only when no handle and no control thread is left (plugin_cleanup()).
+ *  1. Who uses the pool is a user of it: each handle from open to close, each call without a handle
+ *while it runs, and the server from get_ready to cleanup. The last to go closes the pool.
+ *  2. Nobody becomes a user once cleanup has begun. It shuts the pool down; what is still open then
+ *     (a connection that nbdkit did not wait for: stop.h) is answered ESHUTDOWN.
+ *  3. No control thread is left when the server's own use ends.
  *
- * Locks: `handles_lock` (CPC_RANK_LEAF) protects the list of handles. `config` is immutable after
- * config_complete, `pool`, `metrics` and `verbs` after get_ready until cleanup.
+ * nbdkit does not call close for clients that are connected when it ends: then the pool is shut
+ * down and its memory is left to the end of the process.
+ *
+ * Locks: `users_lock` (CPC_RANK_LEAF). `config` is immutable after config_complete, `pool`,
+ *`metrics` and `verbs` after get_ready until the pool is closed.
  */
 #ifndef CPC_PLUGIN_SERVER_H
 #define CPC_PLUGIN_SERVER_H
@@ -27,7 +32,6 @@
 #include <stdatomic.h>
 
 #include "control/control.h"
-#include "lib/list.h"
 #include "lib/lock.h"
 #include "metrics/metrics.h"
 #include "pool/pool.h"
@@ -52,15 +56,15 @@ struct cpc_server {
 	struct cpc_verbs verbs;
 	_Atomic(struct cpc_control *) control; /* NULL: none, or taken by cleanup */
 	struct cpc_metrics *metrics;	       /* NULL: none */
-	struct cpc_mutex handles_lock;
-	struct cpc_list handles; /* handles_lock */
+	struct cpc_mutex users_lock;
+	unsigned users; /* users_lock, as the next */
+	bool ended;	/* cleanup has begun */
 };
 
 extern struct cpc_server cpc_server;
 
 /* One opening of an export by one connection. Immutable. */
 struct cpc_handle {
-	struct cpc_list node; /* handles_lock */
 	struct cpc_volume *volume;
 	bool read_only;
 };
@@ -72,13 +76,16 @@ int cpc_config_complete(struct cpc_config *config);
 void cpc_config_free(struct cpc_config *config);
 extern const char cpc_config_help[];
 
+/* plugin.c: to use the pool. False, with nbdkit's errno ESHUTDOWN: it is going, or gone. */
+bool cpc_server_use(void);
+void cpc_server_done(void);
+
 /* exports.c */
 int cpc_exports_preconnect(int readonly);
 int cpc_exports_list(int readonly, int is_tls, struct nbdkit_exports *exports);
 const char *cpc_exports_default(int readonly, int is_tls);
 void *cpc_exports_open(int readonly);
 void cpc_exports_close(void *handle);
-void cpc_exports_close_all(void);
 const char *cpc_exports_description(void *handle);
 int64_t cpc_exports_get_size(void *handle);
 int cpc_exports_block_size(void *handle, uint32_t *minimum, uint32_t *preferred, uint32_t *maximum);

@@ -13,21 +13,29 @@
 #define SECOND_NS   1000000000ull
 #define SHUTDOWN_NS (4 * SECOND_NS - SECOND_NS / 4)
 #define GRACE_NS    (1 * SECOND_NS)
-#define LEAVE_NS    (SHUTDOWN_NS + GRACE_NS)
 
 static struct {
 	const struct cpc_stop_actions *actions; /* immutable, as the next two, once watching */
 	int fd;
 	bool watching;
+	pthread_t thread;
 	struct cpc_mutex lock;
 	struct cpc_cond changed;
-	bool stopping; /* lock, as the rest; these two only ever become true */
+	bool ending; /* lock, as the next; nbdkit has come to its end. They only ever become true */
 	bool stopped;
-	bool leaving; /* nbdkit has come to its end by itself */
+	bool gone; /* nbdkit has let go of the plugin: the process ends by itself */
 } stop = {.fd = -1};
 
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
 static struct sigaction old_actions[CPC_ARRAY_SIZE(stop_signals)]; /* immutable once watching */
+
+/* Wakes the thread that watches. */
+static void wake(void)
+{
+	const uint64_t one = 1;
+
+	(void)!write(stop.fd, &one, sizeof(one));
+}
 
 /* --- signals ------------------------------------------------------------------------------- */
 
@@ -49,10 +57,9 @@ static void call_old(int sig, siginfo_t *info, void *context)
 /* Only what is allowed in a signal handler: write, and nbdkit's own handler. */
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
-	const uint64_t one = 1;
 	int saved = errno;
 
-	(void)!write(stop.fd, &one, sizeof(one));
+	wake();
 	errno = saved;
 	call_old(sig, info, context);
 }
@@ -117,27 +124,22 @@ static _Noreturn void leave(int status)
 	_exit(status);
 }
 
-static void stop_process(void)
+/* Returns when nbdkit ends the process. */
+static void stop_process(uint64_t limit_ns)
 {
-	static const bool never;
-	uint64_t start = cpc_now_ns();
-
 	begin_shutdown();
-	if (!wait_flag(&stop.stopped, start + SHUTDOWN_NS)) {
+	if (!wait_flag(&stop.stopped, limit_ns)) {
 		cpc_error("the pool could not be closed in time; leaving without. What was flushed "
 			  "is safe");
 		leave(1);
 	}
-	if (!wait_flag(&stop.leaving, cpc_now_ns() + GRACE_NS)) {
-		cpc_info("the pool is closed; leaving although clients are connected");
-		leave(0);
-	}
-	/* nbdkit is ending, and this thread with it; unless something hangs. */
-	wait_flag(&never, start + LEAVE_NS);
-	leave(1);
+	if (wait_flag(&stop.gone, cpc_now_ns() + GRACE_NS))
+		return;
+	cpc_info("the pool is closed; leaving although clients are connected");
+	leave(0);
 }
 
-static void wait_for_signal(void)
+static void wait_for_wake(void)
 {
 	struct pollfd p = {.fd = stop.fd, .events = POLLIN};
 
@@ -147,21 +149,18 @@ static void wait_for_signal(void)
 
 static void *watch_main(void *arg)
 {
-	bool mine;
+	bool ending;
 
-	wait_for_signal();
+	wait_for_wake();
 	cpc_mutex_lock(&stop.lock);
-	mine = !stop.leaving;
-	stop.stopping = mine;
+	ending = stop.ending;
 	cpc_mutex_unlock(&stop.lock);
-	if (mine)
-		stop_process();
+	stop_process(ending ? UINT64_MAX : cpc_now_ns() + SHUTDOWN_NS);
 	return NULL;
 }
 
 int cpc_stop_watch(const struct cpc_stop_actions *actions)
 {
-	pthread_t thread;
 	int ret;
 
 	stop.actions = actions;
@@ -170,24 +169,35 @@ int cpc_stop_watch(const struct cpc_stop_actions *actions)
 	stop.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (stop.fd < 0)
 		return -errno;
-	ret = cpc_thread_start(&thread, "coppice-watch", watch_main, NULL);
+	ret = cpc_thread_start(&stop.thread, "coppice-watch", watch_main, NULL);
 	if (ret)
 		return ret;
-	pthread_detach(thread);
 	for (size_t i = 0; i < CPC_ARRAY_SIZE(stop_signals); i++)
 		chain_signal(i);
 	stop.watching = true;
 	return 0;
 }
 
-void cpc_stop_join(void)
+bool cpc_stop_join(void)
+{
+	if (!stop.watching)
+		return false;
+	cpc_mutex_lock(&stop.lock);
+	stop.ending = true;
+	wake();
+	while (!stop.stopped)
+		cpc_cond_wait(&stop.changed, &stop.lock);
+	cpc_mutex_unlock(&stop.lock);
+	return true;
+}
+
+void cpc_stop_end(void)
 {
 	if (!stop.watching)
 		return;
 	cpc_mutex_lock(&stop.lock);
-	stop.leaving = true;
+	stop.gone = true;
 	cpc_cond_broadcast(&stop.changed);
-	while (stop.stopping && !stop.stopped)
-		cpc_cond_wait(&stop.changed, &stop.lock);
 	cpc_mutex_unlock(&stop.lock);
+	pthread_join(stop.thread, NULL);
 }

@@ -7,10 +7,16 @@
  * ESHUTDOWN), gives nbdkit one second to end by itself, which it does when no client is left, and
  * then ends the process.
  *
- *	SERVING --signal--> STOPPING --pool is shut down--> STOPPED --1 s, clients left--> _exit(0)
- *	   |                   |  \                            |
- *	   |                   |   +-- 4 s, device hangs -----> _exit(1)
- *	   +---cpc_stop_join---+---------cpc_stop_join---------+--> LEAVING (nbdkit ends by itself)
+ *	SERVING --signal--------> STOPPING --pool is shut down--> STOPPED --1 s, no unload-->
+ *_exit(0) |                         |                               |
+ *	   +--cpc_stop_join (end)    +-- 4 s, device hangs --> _exit(1)
+ *	               |                                             |
+ *	               +--> ENDING --pool is shut down---------------+
+ *
+ * ENDING has no limit: nobody sent a signal, so the last commit may take as long as it does. The
+ * second after STOPPED holds for nbdkit's own end too. nbdkit 1.32 counts a connection in the
+ * connection's thread: one accepted in the very moment of the signal is not waited for, and
+ * then holds up nbdkit's unload until it goes, which a silent client never does.
  *
  * How the signal is noticed: nbdkit's handlers stay, ours come before them, write to an eventfd and
  * call them. nbdkit_nanosleep would tell as well, but it logs an error at each normal
@@ -21,8 +27,10 @@
 #ifndef CPC_PLUGIN_STOP_H
 #define CPC_PLUGIN_STOP_H
 
+#include <stdbool.h>
+
 struct cpc_stop_actions {
-	void (*shutdown)(void); /* may block; called once, unless cpc_stop_join comes first */
+	void (*shutdown)(void); /* may block; called once */
 	void (*leave)(void);	/* last act before _exit: quick and without locks */
 };
 
@@ -30,9 +38,13 @@ struct cpc_stop_actions {
 int cpc_stop_watch(const struct cpc_stop_actions *actions);
 
 /*
- * For nbdkit's cleanup: from now on the process is not ended here, except when 5 seconds have
- * passed since the signal. Waits for a shutdown that is running; one that is not is the caller's.
+ * For nbdkit's cleanup: returns when the pool is shut down, by a shutdown that is running or one
+ * that begins now. The process ends one second later, unless unload comes first. False: nothing
+ * watches, the shutdown is the caller's.
  */
-void cpc_stop_join(void);
+bool cpc_stop_join(void);
+
+/* For nbdkit's unload, after cleanup: no client holds up the end any more, so the watch ends. */
+void cpc_stop_end(void);
 
 #endif
