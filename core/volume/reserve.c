@@ -21,8 +21,10 @@
  * the more the nearer it is: each takes turns one behind the other, as long as writing its blocks
  * out takes (block_ns) times a factor that grows from 0 to 2. So in a steady overload dirty data
  * settles at three quarters of the limit, each writer waits about as long as the next, and what is
- * left takes up the pauses of the device. Only who meets the limit itself has to wait for a device
- * write. Without an overload all of this is one comparison.
+ * left takes up the pauses of the device. A thread sleeps once for a row of its turns: a client
+ * that has many requests under way gets them done together, with one wake-up on either side. Only
+ * who meets the limit itself has to wait for a device write. Without an overload all of this is one
+ * comparison.
  */
 #include "volume/volume-internal.h"
 
@@ -243,6 +245,9 @@ void cpc_unreserve(struct cpc_engine *e, uint64_t nr)
 /* A writer sleeps only when its turn is farther away than this, and never longer than that. */
 #define PACE_SLEEP_MIN_NS 100000u
 #define PACE_SLEEP_MAX_NS 20000000u
+/* Blocks that a thread writes between two sleeps. 64 clients, 16 deep, two processors: 34 k
+ * writes/s with one, 44 with 6, 51 to 58 with 16, 55 with 64; the raw device 57. */
+#define PACE_ROW_BLOCKS 32u
 
 void cpc_pace_learn(struct cpc_engine *e, uint64_t nr, uint64_t ns)
 {
@@ -269,6 +274,20 @@ uint64_t cpc_pace(struct cpc_engine *e, uint64_t nr, uint64_t now)
 	return begin - now;
 }
 
+uint64_t cpc_pace_sleep(struct cpc_engine *e, uint64_t nr, uint64_t now)
+{
+	static _Thread_local uint64_t row; /* blocks since the thread slept */
+	uint64_t ns = cpc_pace(e, nr, now);
+
+	if (ns < PACE_SLEEP_MIN_NS)
+		return 0;
+	row += nr;
+	if (row < PACE_ROW_BLOCKS)
+		return 0;
+	row = 0;
+	return ns;
+}
+
 /* The writer holds nothing that another one waits for, but its reservation of ring bytes. */
 static void keep_pace(struct cpc_engine *e, uint64_t nr)
 {
@@ -276,8 +295,8 @@ static void keep_pace(struct cpc_engine *e, uint64_t nr)
 
 	if (e->opts.no_threads)
 		return;
-	ns = cpc_pace(e, nr, cpc_now_ns());
-	if (ns < PACE_SLEEP_MIN_NS)
+	ns = cpc_pace_sleep(e, nr, cpc_now_ns());
+	if (!ns)
 		return;
 	nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 	atomic_fetch_add_explicit(&e->write_wait_us, ns / 1000, memory_order_relaxed);

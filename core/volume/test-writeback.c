@@ -81,6 +81,31 @@ static void writers_come_one_behind_the_other(void **state)
 	end_paced(&r);
 }
 
+/* Each request's time is paid, but by one sleep for 32 blocks. */
+static void a_thread_sleeps_once_for_a_row_of_its_turns(void **state)
+{
+	struct rig r = {0};
+	struct cpc_engine *e = paced_engine(&r);
+	uint64_t now = 1000000 * US, slept;
+
+	atomic_store(&e->dirty_blocks, e->dirty_limit);
+	assert_int_equal(cpc_pace(e, 1000, now), 0);
+	for (unsigned row = 1; row <= 3; row++) {
+		for (unsigned i = 1; i < 32; i++)
+			assert_int_equal(cpc_pace_sleep(e, 1, now), 0);
+		slept = cpc_pace_sleep(e, 1, now);
+		assert_int_equal(slept, cpc_min_u64(20 * US * (1000 + 32 * row - 1), 20000 * US));
+	}
+	assert_int_equal(cpc_pace_sleep(e, 31, now), 0);
+	assert_int_not_equal(cpc_pace_sleep(e, 1, now), 0);
+	assert_int_not_equal(cpc_pace_sleep(e, 64, now), 0);
+	/* nobody sleeps, and no row begins, where nobody is to be waited for */
+	now += 1000000 * US;
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(cpc_pace_sleep(e, 1, now), 0);
+	end_paced(&r);
+}
+
 static void the_speed_is_learned_from_long_cuts(void **state)
 {
 	struct rig r = {0};
@@ -360,6 +385,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(writers_slow_down_smoothly_before_they_stop),
 	    cmocka_unit_test(writers_come_one_behind_the_other),
+	    cmocka_unit_test(a_thread_sleeps_once_for_a_row_of_its_turns),
 	    cmocka_unit_test(the_speed_is_learned_from_long_cuts),
 	    cmocka_unit_test(the_background_flushes_before_much_has_to_be_drained),
 	    cmocka_unit_test(what_is_being_written_does_not_change),

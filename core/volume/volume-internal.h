@@ -364,6 +364,8 @@ int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr);
 void cpc_dirty_release(struct cpc_engine *e, uint64_t nr);
 /* Takes a turn of writing out for `nr` blocks. Return: nanoseconds from `now` until it comes. */
 uint64_t cpc_pace(struct cpc_engine *e, uint64_t nr, uint64_t now);
+/* What the calling thread is to sleep: 0, or for a whole row of its turns. */
+uint64_t cpc_pace_sleep(struct cpc_engine *e, uint64_t nr, uint64_t now);
 /* A cut of `nr` blocks took so long from its freeze to its end. */
 void cpc_pace_learn(struct cpc_engine *e, uint64_t nr, uint64_t ns);
 /* Promises ring bytes; waits for commits to make room. */
