@@ -81,7 +81,7 @@ static void writers_come_one_behind_the_other(void **state)
 	end_paced(&r);
 }
 
-/* Each request's time is paid, but by one sleep for 32 blocks. */
+/* Each request's time is paid, but by one sleep for 64 blocks. */
 static void a_thread_sleeps_once_for_a_row_of_its_turns(void **state)
 {
 	struct rig r = {0};
@@ -91,12 +91,12 @@ static void a_thread_sleeps_once_for_a_row_of_its_turns(void **state)
 	atomic_store(&e->dirty_blocks, e->dirty_limit);
 	assert_int_equal(cpc_pace(e, 1000, now), 0);
 	for (unsigned row = 1; row <= 3; row++) {
-		for (unsigned i = 1; i < 32; i++)
+		for (unsigned i = 1; i < 64; i++)
 			assert_int_equal(cpc_pace_sleep(e, 1, now), 0);
 		slept = cpc_pace_sleep(e, 1, now);
-		assert_int_equal(slept, cpc_min_u64(20 * US * (1000 + 32 * row - 1), 20000 * US));
+		assert_int_equal(slept, cpc_min_u64(20 * US * (1000 + 64 * row - 1), 20000 * US));
 	}
-	assert_int_equal(cpc_pace_sleep(e, 31, now), 0);
+	assert_int_equal(cpc_pace_sleep(e, 63, now), 0);
 	assert_int_not_equal(cpc_pace_sleep(e, 1, now), 0);
 	assert_int_not_equal(cpc_pace_sleep(e, 64, now), 0);
 	/* nobody sleeps, and no row begins, where nobody is to be waited for */
