@@ -191,10 +191,12 @@ def nbdsh(uri, *scripts):
 
 
 def wait_until(true, what, timeout=10):
-    """Ask again until it is true; `what` says what is wrong when it does not become so."""
+    """Ask again until it is true; `what`, a text or what gives one, says what is wrong when it does not
+    become so."""
     end = time.monotonic() + timeout * SLOWER
     while not true():
-        check(time.monotonic() < end, what)
+        if time.monotonic() >= end:
+            fail(what() if callable(what) else what)
         time.sleep(0.02)
 
 
@@ -289,13 +291,19 @@ class Server:
             self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=log, env=self.process_environment())
         end = time.monotonic() + timeout * SLOWER
-        while not (os.path.exists(self.pidfile) and os.path.getsize(self.pidfile)):
+        while not self._serves():
             if self.process.poll() is not None:
                 fail(f"the server did not start, status {self.process.returncode}: {self.tail()}")
             if time.monotonic() > end:
                 fail(f"the server was not ready after {timeout * SLOWER} s: {self.tail()}")
             time.sleep(0.01)
         return self
+
+    def _serves(self):
+        """Its threads are there: nbdkit writes the pid file before the plugin starts them, and the watch
+        for signals is the last."""
+        return (os.path.exists(self.pidfile) and os.path.getsize(self.pidfile)
+                and self.process.poll() is None and "coppice-watch" in self.threads())
 
     def stop(self, timeout=10):
         """SIGTERM; fails if the server takes longer than timeout or ends with an error."""

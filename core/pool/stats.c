@@ -125,6 +125,8 @@ static void emit_engine(const struct emitter *out, const struct cpc_engine_stats
 	counter(out, "cache.hits", "Blocks read from the data cache", s->cache_hits);
 	counter(out, "cache.misses", "Blocks read from the pool, or known to be holes",
 		s->cache_misses);
+	counter(out, "cache.read_ahead",
+		"Blocks of them that had been read before they were asked for", s->read_ahead);
 	gauge(out, "cache.dirty_bytes", "Bytes written by clients and not yet on the device",
 	      s->dirty_bytes);
 	gauge(out, "extent_map.bytes", "Bytes of mapping changes since the last commit",

@@ -202,6 +202,7 @@ static void volume_free(struct cpc_epoch_entry *entry)
 
 static void volume_destroy(struct cpc_volume *vol)
 {
+	cpc_read_ahead_drop(vol);
 	cpc_cut_destroy(vol);
 	if (vol->engine->log)
 		cpc_log_unreserve(vol->engine->log, atomic_load(&vol->log_bytes));
@@ -320,6 +321,7 @@ static void init_locks(struct cpc_engine *e)
 	cpc_mutex_init(&e->dropped_lock, "dropped", CPC_RANK_LEAF);
 	cpc_mutex_init(&e->bounce_lock, "bounce", CPC_RANK_MEMORY);
 	cpc_cond_init(&e->bounce_cond);
+	cpc_mutex_init(&e->ahead_lock, "read ahead", CPC_RANK_LEAF);
 	cpc_mutex_init(&e->throttle_lock, "throttle", CPC_RANK_THROTTLE);
 	cpc_cond_init(&e->throttle_cond);
 	cpc_mutex_init(&e->thread_lock, "threads", CPC_RANK_LEAF);
@@ -346,6 +348,7 @@ int cpc_engine_create(struct cpc_store *store, const struct cpc_engine_options *
 	e->pace_start = e->dirty_limit / 2;
 	init_locks(e);
 	cpc_list_init(&e->volumes);
+	cpc_list_init(&e->aheads);
 	cpc_blockset_init(&e->dropped, store->geo.nr_groups);
 	atomic_init(&e->next_volume, store->super.next_volume);
 	cpc_engine_replay_to(e, store->super.nonce, store->super.log_seq,
@@ -453,6 +456,7 @@ void cpc_engine_get_stats(struct cpc_engine *e, struct cpc_engine_stats *s)
 	s->fua_writes = atomic_load(&e->fua_writes);
 	s->cache_hits = atomic_load(&e->cache_hits);
 	s->cache_misses = atomic_load(&e->cache_misses);
+	s->read_ahead = atomic_load(&e->read_ahead);
 	s->dirty_bytes = atomic_load(&e->dirty_blocks) << CPC_BLOCK_SHIFT;
 	s->map_bytes = atomic_load(&e->map_bytes);
 	s->data_errors = atomic_load(&e->data_errors);

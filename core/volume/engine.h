@@ -121,7 +121,7 @@ struct cpc_log *cpc_engine_log(struct cpc_engine *e);
 /* --- counters --- */
 struct cpc_engine_stats {
 	uint64_t reads, writes, bytes_written, trims, zeroes, flushes, fua_writes;
-	uint64_t cache_hits, cache_misses, dirty_bytes, map_bytes, memory_bytes;
+	uint64_t cache_hits, cache_misses, read_ahead, dirty_bytes, map_bytes, memory_bytes;
 	uint64_t pinned_blocks, reserved_blocks;
 	uint64_t lost_groups; /* their bitmap could not be read: full until the next opening */
 	uint64_t data_errors;

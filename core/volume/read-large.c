@@ -5,83 +5,99 @@
  * copy finds the block where the checksum has just had it, in the processor's cache.
  *
  * A piece that the device cannot read, or that does not match, is read once more by itself.
+ *
+ * Ahead. When a large read begins where the last one ended, and the volume has not changed between,
+ * the next as many bytes (1 MiB at most) are asked for before this one is answered: the device
+ * works while the answer goes to the client. What was read so is used by a large read that begins
+ * there, and only if the view is still the one by which it was read: then each of its blocks has
+ * been mapped all the time, so none was given to anybody else, and no newer content is in the view;
+ * what is newer in the cache has been looked up before. Else it is thrown away. A few such reads
+ * are kept, in the order in which they began; the oldest goes first. Where I/O is synchronous there
+ * are none.
  */
 #include "volume/volume-internal.h"
+
+#include "lib/mutation.h"
 
 /* Blocks of a piece. All pieces have their place in one bounce buffer. */
 #define PIECE_BLOCKS 32u
 #define NR_PIECES    (CPC_BOUNCE_BLOCKS / PIECE_BLOCKS)
 
+/* Kept for later; each has one of the engine's bounce buffers, most of which go round. */
+#define AHEAD_MAX 8u
+
 struct piece {
 	struct cpc_io io;
 	struct iovec iov;
-	struct large_read *read;
 	struct cpc_mapping map; /* at most PIECE_BLOCKS; its checksums are: */
 	uint32_t csums[PIECE_BLOCKS];
-	bool busy;
+	bool done;
 };
 
-struct large_read {
-	const struct cpc_reader *reader;
+struct cpc_large_read {
+	struct cpc_list node; /* in engine->aheads; engine->ahead_lock */
+	struct cpc_volume *vol;
 	struct cpc_ioq *ioq;
-	int error; /* the first */
+	uint8_t *bounce;
+	unsigned first, nr; /* pieces in use, oldest first; they follow each other in a ring */
+	uint64_t block, end, view_seq; /* what it has read ahead, and by which view */
 	struct piece pieces[NR_PIECES];
 };
 
+/* --- pieces --- */
+
 /* Return: false when a block does not match; those before it have been copied. */
-static bool verify_and_copy(const struct piece *p)
+static bool verify_and_copy(const struct cpc_reader *r, const struct piece *p)
 {
 	const uint8_t *data = p->iov.iov_base;
 
 	for (uint64_t i = 0; i < p->map.nr; i++, data += CPC_BLOCK_SIZE) {
 		if (!cpc_block_matches(data, p->csums[i]))
 			return false;
-		cpc_copy_out(p->read->reader, p->map.block + i, data);
+		cpc_copy_out(r, p->map.block + i, data);
 	}
 	return true;
 }
 
-static int read_again(const struct piece *p)
+static int read_again(const struct cpc_reader *r, const struct piece *p)
 {
 	const uint8_t *data = p->iov.iov_base;
-	int ret = cpc_read_mapping(p->read->reader->vol, &p->map, p->iov.iov_base);
+	int ret = cpc_read_mapping(r->vol, &p->map, p->iov.iov_base);
 
 	for (uint64_t i = 0; !ret && i < p->map.nr; i++, data += CPC_BLOCK_SIZE)
-		cpc_copy_out(p->read->reader, p->map.block + i, data);
+		cpc_copy_out(r, p->map.block + i, data);
 	return ret;
 }
 
 static void piece_done(struct cpc_io *io)
 {
 	struct piece *p = io->priv;
-	int ret = 0;
 
-	if (io->result || !verify_and_copy(p))
-		ret = read_again(p);
-	if (ret && !p->read->error)
-		p->read->error = ret;
-	p->busy = false;
+	p->done = true;
 }
 
-static struct piece *free_piece(struct large_read *read)
+/* The oldest piece, to the client. */
+static int finish_piece(struct cpc_large_read *read, const struct cpc_reader *r)
 {
-	for (;;) {
-		for (unsigned i = 0; i < NR_PIECES; i++) {
-			if (!read->pieces[i].busy)
-				return &read->pieces[i];
-		}
+	struct piece *p = &read->pieces[read->first];
+
+	while (!p->done)
 		cpc_ioq_reap(read->ioq, 1);
-	}
+	read->first = (read->first + 1) % NR_PIECES;
+	read->nr--;
+	return p->io.result || !verify_and_copy(r, p) ? read_again(r, p) : 0;
 }
 
-static void start_piece(struct large_read *read, const struct cpc_mapping *m)
+static void start_piece(struct cpc_large_read *read, const struct cpc_mapping *m)
 {
-	struct piece *p = free_piece(read);
+	unsigned i = (read->first + read->nr++) % NR_PIECES;
+	struct piece *p = &read->pieces[i];
 
-	p->busy = true;
+	p->done = false;
 	p->map = *m;
 	p->map.csums = p->csums;
 	memcpy(p->csums, m->csums, m->nr * sizeof(p->csums[0]));
+	p->iov.iov_base = read->bounce + (size_t)i * (PIECE_BLOCKS << CPC_BLOCK_SHIFT);
 	p->iov.iov_len = m->nr << CPC_BLOCK_SHIFT;
 	p->io = (struct cpc_io){
 	    .op = CPC_IO_READ,
@@ -94,6 +110,182 @@ static void start_piece(struct large_read *read, const struct cpc_mapping *m)
 	cpc_ioq_submit(read->ioq, &p->io);
 }
 
+/* The piece of a mapping that begins with its i-th block. */
+static struct cpc_mapping piece_of(const struct cpc_mapping *m, uint64_t i)
+{
+	struct cpc_mapping part = *m;
+
+	part.block = m->block + i;
+	part.bytenr = m->bytenr + (i << CPC_BLOCK_SHIFT);
+	part.csums = m->csums + i;
+	part.nr = cpc_min_u64(m->nr - i, PIECE_BLOCKS);
+	return part;
+}
+
+/* --- life --- */
+
+/* One that has nothing ahead, for a read that begins with `block`. */
+static struct cpc_large_read *read_new(struct cpc_volume *vol, uint64_t block)
+{
+	struct cpc_large_read *read = cpc_alloc(sizeof(*read));
+
+	if (!read)
+		return NULL;
+	read->vol = vol;
+	read->first = read->nr = 0;
+	read->block = read->end = block;
+	cpc_list_init(&read->node);
+	read->bounce = cpc_bounce_get(vol->engine);
+	read->ioq = read->bounce ? cpc_ioq_get(vol->engine->store->backing) : NULL;
+	if (read->ioq)
+		return read;
+	if (read->bounce)
+		cpc_bounce_put(vol->engine, read->bounce);
+	cpc_free(read);
+	return NULL;
+}
+
+/* Waits for what is in flight. NULL is allowed. */
+static void read_free(struct cpc_large_read *read)
+{
+	struct cpc_engine *e;
+
+	if (!read)
+		return;
+	e = read->vol->engine;
+	cpc_ioq_put(e->store->backing, read->ioq);
+	cpc_bounce_put(e, read->bounce);
+	cpc_free(read);
+}
+
+/* --- ahead --- */
+
+static struct cpc_large_read *find_ahead(struct cpc_engine *e, const struct cpc_volume *vol)
+{
+	struct cpc_list *pos;
+
+	cpc_mutex_assert_held(&e->ahead_lock);
+	cpc_list_for_each (pos, &e->aheads) {
+		struct cpc_large_read *read = cpc_list_entry(pos, struct cpc_large_read, node);
+
+		if (read->vol == vol)
+			return read;
+	}
+	return NULL;
+}
+
+/* Takes out what is kept for the volume; NULL: nothing. */
+static struct cpc_large_read *pick_ahead(struct cpc_volume *vol)
+{
+	struct cpc_engine *e = vol->engine;
+	struct cpc_large_read *read;
+
+	cpc_mutex_lock(&e->ahead_lock);
+	read = find_ahead(e, vol);
+	if (read) {
+		cpc_list_del(&read->node);
+		e->nr_aheads--;
+	}
+	cpc_mutex_unlock(&e->ahead_lock);
+	return read;
+}
+
+/* What was read ahead and is a part of this read. */
+static struct cpc_large_read *take_ahead(struct cpc_volume *vol, const struct cpc_view *view,
+					 uint64_t block, uint64_t nr)
+{
+	struct cpc_large_read *read = pick_ahead(vol);
+
+	if (!read)
+		return NULL;
+	if (read->block >= block && read->end <= block + nr &&
+	    (read->view_seq == view->seq || CPC_MUTANT(ahead_of_an_older_view))) {
+		atomic_fetch_add_explicit(&vol->engine->read_ahead, read->end - read->block,
+					  memory_order_relaxed);
+		return read;
+	}
+	read_free(read);
+	return NULL;
+}
+
+/* Keeps it; something older of this volume, or the oldest of all, makes room. */
+static void keep_ahead(struct cpc_large_read *read)
+{
+	struct cpc_engine *e = read->vol->engine;
+	struct cpc_large_read *old;
+
+	cpc_mutex_lock(&e->ahead_lock);
+	old = find_ahead(e, read->vol);
+	if (!old && e->nr_aheads == AHEAD_MAX)
+		old = cpc_list_first(&e->aheads, struct cpc_large_read, node);
+	if (old)
+		cpc_list_del(&old->node);
+	else
+		e->nr_aheads++;
+	cpc_list_add_tail(&e->aheads, &read->node);
+	cpc_mutex_unlock(&e->ahead_lock);
+	read_free(old);
+}
+
+void cpc_read_ahead_drop(struct cpc_volume *vol)
+{
+	read_free(pick_ahead(vol));
+}
+
+/* Up to the first hole, or as much as there is room for. */
+static int start_ahead_mapping(void *ctx, const struct cpc_mapping *m)
+{
+	struct cpc_large_read *read = ctx;
+
+	if (!m->bytenr)
+		return 1;
+	for (uint64_t i = 0; i < m->nr;) {
+		struct cpc_mapping part = piece_of(m, i);
+
+		if (read->nr == NR_PIECES)
+			return 1;
+		start_piece(read, &part);
+		read->end = part.block + part.nr;
+		i += part.nr;
+	}
+	return 0;
+}
+
+/* Return: false when there is nothing to be kept. */
+static bool start_ahead(struct cpc_large_read *read, struct cpc_view *view, uint64_t block,
+			uint64_t nr)
+{
+	uint64_t blocks = atomic_load(&read->vol->size) >> CPC_BLOCK_SHIFT;
+
+	if (cpc_ioq_is_sync(read->ioq) || block >= blocks)
+		return false;
+	nr = cpc_min_u64(cpc_min_u64(nr, CPC_BOUNCE_BLOCKS), blocks - block);
+	read->block = read->end = block;
+	read->view_seq = view->seq;
+	if (cpc_view_map(read->vol, view, block, nr, start_ahead_mapping, read) < 0)
+		return false;
+	cpc_ioq_flush_submissions(read->ioq);
+	return read->nr > 0;
+}
+
+/* Does this read go on where the last one ended, be it in the middle of a block, with nothing
+ * changed between? Only a hint. */
+static bool goes_on(struct cpc_volume *vol, const struct cpc_view *view, uint64_t block,
+		    uint64_t nr)
+{
+	uint64_t end = atomic_exchange_explicit(&vol->large_end, block + nr, memory_order_relaxed);
+	uint64_t seq = atomic_exchange_explicit(&vol->large_seq, view->seq, memory_order_relaxed);
+
+	return (end == block || end == block + 1) && seq == view->seq;
+}
+
+/* --- the read --- */
+
+struct walk {
+	const struct cpc_reader *reader;
+	struct cpc_large_read *read;
+};
+
 static void read_hole(const struct cpc_reader *r, const struct cpc_mapping *m)
 {
 	uint64_t start, end;
@@ -103,56 +295,62 @@ static void read_hole(const struct cpc_reader *r, const struct cpc_mapping *m)
 		memset(r->buf + (start - r->offset), 0, end - start);
 }
 
-static int start_mapping(void *ctx, const struct cpc_mapping *m)
+static int read_mapping(void *ctx, const struct cpc_mapping *m)
 {
-	struct large_read *read = ctx;
-	struct cpc_mapping part = *m;
+	const struct walk *w = ctx;
+	int ret = 0;
 
 	if (!m->bytenr) {
-		read_hole(read->reader, m);
+		read_hole(w->reader, m);
 		return 0;
 	}
-	for (uint64_t i = 0; i < m->nr && !read->error; i += part.nr) {
-		part.block = m->block + i;
-		part.bytenr = m->bytenr + (i << CPC_BLOCK_SHIFT);
-		part.csums = m->csums + i;
-		part.nr = cpc_min_u64(m->nr - i, PIECE_BLOCKS);
-		start_piece(read, &part);
+	for (uint64_t i = 0; i < m->nr && !ret;) {
+		struct cpc_mapping part = piece_of(m, i);
+
+		if (w->read->nr == NR_PIECES)
+			ret = finish_piece(w->read, w->reader);
+		start_piece(w->read, &part);
+		i += part.nr;
 	}
-	return read->error;
+	return ret;
 }
 
-static int read_pieces(struct large_read *read, uint8_t *bounce, uint64_t block, uint64_t nr)
+/* What the read has ahead is in [from, to) already. */
+static int read_by(struct walk *w, struct cpc_view *view, uint64_t block, uint64_t nr)
 {
-	struct cpc_volume *vol = read->reader->vol;
-	struct cpc_view *view = cpc_view_get(vol);
-	int ret;
+	struct cpc_volume *vol = w->reader->vol;
+	uint64_t from = w->read->block, to = w->read->end;
+	int ret = 0;
 
-	for (unsigned i = 0; i < NR_PIECES; i++) {
-		read->pieces[i].read = read;
-		read->pieces[i].busy = false;
-		read->pieces[i].iov.iov_base = bounce + i * (PIECE_BLOCKS << CPC_BLOCK_SHIFT);
+	if (from > block)
+		ret = cpc_view_map(vol, view, block, from - block, read_mapping, w);
+	if (!ret && to < block + nr)
+		ret = cpc_view_map(vol, view, to, block + nr - to, read_mapping, w);
+	while (w->read->nr) {
+		int error = finish_piece(w->read, w->reader);
+
+		if (!ret)
+			ret = error;
 	}
-	ret = cpc_view_map(vol, view, block, nr, start_mapping, read);
-	cpc_ioq_wait(read->ioq);
-	cpc_view_put(vol, view);
-	return ret ? ret : read->error;
+	return ret;
 }
 
 int cpc_read_large(const struct cpc_reader *r, uint64_t block, uint64_t nr)
 {
-	struct cpc_engine *e = r->vol->engine;
-	struct large_read read = {.reader = r};
-	uint8_t *bounce = cpc_bounce_get(e);
+	struct cpc_volume *vol = r->vol;
+	struct cpc_view *view = cpc_view_get(vol);
+	struct walk w = {r, take_ahead(vol, view, block, nr)};
+	bool next = goes_on(vol, view, block, nr);
 	int ret = -ENOMEM;
 
-	if (!bounce)
-		return ret;
-	read.ioq = cpc_ioq_get(e->store->backing);
-	if (read.ioq) {
-		ret = read_pieces(&read, bounce, block, nr);
-		cpc_ioq_put(e->store->backing, read.ioq);
-	}
-	cpc_bounce_put(e, bounce);
+	if (!w.read)
+		w.read = read_new(vol, block);
+	if (w.read)
+		ret = read_by(&w, view, block, nr);
+	if (!ret && next && start_ahead(w.read, view, block + nr, nr))
+		keep_ahead(w.read);
+	else
+		read_free(w.read);
+	cpc_view_put(vol, view);
 	return ret;
 }

@@ -120,6 +120,7 @@ void cpc_view_replace(struct cpc_volume *vol, struct cpc_view *next, cpc_view_ed
 	if (vol->view) {
 		vol->view->retired = true;
 		vol->view->pins = pins;
+		next->seq = vol->view->seq + 1;
 	}
 	vol->view = next;
 	cpc_list_add_tail(&vol->views, &next->node);

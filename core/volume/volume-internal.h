@@ -100,6 +100,7 @@ struct cpc_view {
 	struct cpc_list node;  /* in vol->views, oldest first; view_lock */
 	uint32_t refs;	       /* view_lock */
 	bool retired;	       /* view_lock */
+	uint64_t seq;	       /* counts the volume's views; immutable once current */
 	struct cpc_pins *pins; /* put when this and all older views are gone */
 	struct cpc_node_ptr root;
 	unsigned nr;
@@ -155,6 +156,9 @@ struct cpc_volume {
 	_Atomic uint64_t log_bytes;
 	_Atomic bool has_direct;
 	_Atomic uint64_t last_seq;
+
+	/* the last large read: where it ended, and the view's seq (read-large.c) */
+	_Atomic uint64_t large_end, large_seq;
 
 	/* flushes of this volume, see flush.c; flush_lock */
 	struct cpc_mutex flush_lock; /* CPC_RANK_FLUSH */
@@ -346,6 +350,8 @@ bool cpc_block_matches(const void *data, uint32_t csum);
 
 /* Reads blocks for the client and leaves the cache alone (read-large.c). */
 int cpc_read_large(const struct cpc_reader *r, uint64_t block, uint64_t nr);
+/* Throws away what has been read ahead: the volume goes. Waits for the device. */
+void cpc_read_ahead_drop(struct cpc_volume *vol);
 
 /* 1: every block of the range is dirty or mapped; 0: not; negative errno. */
 int cpc_range_mapped(struct cpc_volume *vol, uint64_t block, uint64_t nr);
@@ -425,6 +431,11 @@ struct cpc_engine {
 	void *bounce_idle[8];
 	unsigned nr_bounce_idle, nr_bounce;
 
+	/* what large reads have read ahead, the oldest first; ahead_lock CPC_RANK_LEAF */
+	struct cpc_mutex ahead_lock;
+	struct cpc_list aheads;
+	unsigned nr_aheads;
+
 	/* throttling; throttle_lock CPC_RANK_THROTTLE */
 	struct cpc_mutex throttle_lock;
 	struct cpc_cond throttle_cond;
@@ -445,7 +456,7 @@ struct cpc_engine {
 
 	/* counters */
 	_Atomic uint64_t reads, writes, bytes_written, trims, zeroes, flushes, fua_writes;
-	_Atomic uint64_t cache_hits, cache_misses, data_errors, write_wait_us;
+	_Atomic uint64_t cache_hits, cache_misses, read_ahead, data_errors, write_wait_us;
 	struct cpc_hist read_us, write_us, flush_us, clear_ns, set_ns;
 };
 
