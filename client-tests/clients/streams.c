@@ -175,7 +175,7 @@ static bool stay(void *handle)
 static void client(uint64_t number, uint8_t *buf)
 {
 	struct rnd r = {options.seed + number};
-	unsigned name = (unsigned)rnd_below(&r, CPC_ARRAY_SIZE(names));
+	unsigned name = (unsigned)rnd_below(&r, number ? CPC_ARRAY_SIZE(names) : NR_OPENABLE);
 	struct nbdkit_exports exports = {0};
 	void *handle;
 
@@ -341,6 +341,7 @@ static void late_clients(void)
 	struct nbdkit_exports exports = {0};
 	uint8_t buf[512] = {0};
 
+	rig_expect(atomic_load(&nr_late) > 0, "nobody is late");
 	stub_set_export("mid");
 	rig_expect(plugin->open(0) == NULL && stub_take_error() == ESHUTDOWN,
 		   "an export is opened after the end");

@@ -2,7 +2,8 @@
 /*
  * One io_uring per queue. Submissions are batched: the kernel is entered when BATCH operations are
  * queued, when the caller asks, and before waiting. What the kernel does not finish (a short
- * transfer, EINTR, EAGAIN) is finished with the synchronous call of the backing, which loops.
+ * transfer, EINTR, EAGAIN, a submitter that has ended) is finished with the synchronous call of the
+ * backing, which loops.
  *
  * If the kernel refuses the ring (ENOSYS, EPERM under a seccomp filter, ENOMEM for locked memory)
  * the queue is synchronous from the start. If a submission fails later, for a reason that waiting
@@ -66,7 +67,8 @@ static int transfer_rest(struct cpc_ioq *q, struct cpc_io *io, size_t skip)
 /* `res` is what the kernel says: a byte count or a negative errno. */
 static void complete(struct cpc_ioq *q, struct cpc_io *io, int res)
 {
-	if (res == -EINTR || res == -EAGAIN)
+	/* the last two: the thread that submitted it has ended; a true one comes again */
+	if (res == -EINTR || res == -EAGAIN || res == -ECANCELED || res == -EFAULT)
 		res = 0;
 	if (res < 0)
 		finish(q, io, res);
@@ -288,7 +290,8 @@ void cpc_ioq_put(struct cpc_backing *b, struct cpc_ioq *q)
 
 	cpc_ioq_wait(q);
 	cpc_mutex_lock(&b->ioq_lock);
-	keep = b->nr_idle_ioqs < MAX_IDLE;
+	/* one that got no ring, for a lack that may be over, is not kept */
+	keep = b->nr_idle_ioqs < MAX_IDLE && (q->have_ring || b->fd < 0);
 	if (keep) {
 		cpc_list_add(&b->idle_ioqs, &q->node);
 		b->nr_idle_ioqs++;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * ioq: a queue of asynchronous reads and writes that one thread drives, its own io_uring with the
- * file backing. Where io_uring is not allowed, and with other backings, an operation runs in
- * cpc_ioq_submit(). Called by writeback, commit and large reads; calls backing.h and flush-epoch.h.
+ * ioq: a queue of asynchronous reads and writes that one thread drives at a time, its own io_uring
+ * with the file backing. Where io_uring is not allowed, and with other backings, an operation runs
+ * in cpc_ioq_submit(). Called by writeback, commit and large reads; calls backing.h and
+ * flush-epoch.h.
  *
  * Terms: *queued* = handed over, not yet seen by the kernel; *in flight* = queued or in the kernel;
  * *reap* = take completions and call done().
  *
  * Invariants:
- *  1. A queue is used by one thread at a time (queues may move between threads through the pool of
- *     cpc_ioq_get/put).
+ *  1. A queue is used by one thread at a time. Queues move between threads through the pool of
+ *     cpc_ioq_get/put, and also with reads in flight when the owner hands one over under a lock,
+ *     nothing of it queued. Such a read is reaped once the thread that passed it to the kernel has
+ *     left the kernel or sleeps interruptibly: it may wait for that thread's device flush.
  *  2. done() runs exactly once for each submitted io, in the thread that drives the queue, from
  *     within submit, flush_submissions, reap, wait or put, in any order. It may free the io. It
  *     does not call the queue (asserted) and does not block for another io of this queue.

@@ -6,6 +6,9 @@
 #include "pool/test-pool-rig.h"
 
 #include <liburing.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -187,11 +190,14 @@ static void change(struct rig *r, uint64_t offset, unsigned kind)
 	}
 }
 
-/* `kept`: 0 in memory, 1 flushed, 2 committed and its old blocks used for something else. */
+/* `kept`: 0 in memory, 1 flushed and out of the cache, 2 committed, too, and its old blocks used
+ * for something else. */
 static void keep(struct rig *r, unsigned kept)
 {
-	if (kept)
-		assert_int_equal(cpc_volume_flush(r->vol), 0);
+	if (!kept)
+		return;
+	assert_int_equal(cpc_volume_flush(r->vol), 0);
+	assert_int_equal(cpc_volume_cache(r->vol, 4 * MIB, 8 * MIB), 0);
 	if (kept < 2)
 		return;
 	for (unsigned i = 0; i < 2; i++) {
@@ -249,51 +255,193 @@ static void random_streams_and_changes_agree(void **state)
 	finish(&r);
 }
 
-/* More streams than are kept; those of volumes that go are thrown away. */
-static void streams_of_many_volumes_make_room_for_each_other(void **state)
+/* A clock on which nothing is old before the test says so. */
+static _Atomic uint64_t clock_shift;
+
+static uint64_t slow_clock(void)
 {
-	struct rig r = {.state = 3};
-	struct cpc_volume *vol[12];
+	return cpc_hooks_default.monotonic_ns() / 1000 + atomic_load(&clock_shift);
+}
+
+#define STREAMS 12u
+#define KEPT	8u
+
+static void open_streams(struct rig *r, struct cpc_volume **vol)
+{
 	char name[8];
 
+	write_at(r, 0, 3 * MIB);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		snprintf(name, sizeof(name), "v%u", i);
+		assert_int_equal(cpc_pool_create_volume(r->pool, name, 3 * MIB, &pool_rig_err), 0);
+		assert_int_equal(cpc_pool_open_volume(r->pool, name, &vol[i]), 0);
+		assert_int_equal(cpc_volume_write(vol[i], r->content, 3 * MIB, 0, 0), 0);
+		cpc_pool_close_volume(r->pool, vol[i]);
+	}
+	reopen(r);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		snprintf(name, sizeof(name), "v%u", i);
+		assert_int_equal(cpc_pool_open_volume(r->pool, name, &vol[i]), 0);
+	}
+}
+
+/* Return: blocks of it that had been read ahead. */
+static uint64_t read_stream(struct rig *r, struct cpc_volume *vol, uint64_t at)
+{
+	uint64_t before = read_ahead(r);
+
+	assert_int_equal(cpc_volume_read(vol, r->buf, MIB, at), 0);
+	assert_memory_equal(r->buf, r->content + at, MIB);
+	return read_ahead(r) - before;
+}
+
+static void streams_take_no_place_from_each_other_until_they_are_old(void **state)
+{
+	struct rig r = {.state = 3};
+	struct cpc_volume *vol[STREAMS];
+	char name[8];
+
+	cpc_hooks.monotonic_ns = slow_clock;
 	make(&r);
-	write_at(&r, 0, 3 * MIB);
-	for (unsigned i = 0; i < 12; i++) {
-		snprintf(name, sizeof(name), "v%u", i);
-		assert_int_equal(cpc_pool_create_volume(r.pool, name, 3 * MIB, &pool_rig_err), 0);
-		assert_int_equal(cpc_pool_open_volume(r.pool, name, &vol[i]), 0);
-		assert_int_equal(cpc_volume_write(vol[i], r.content, 3 * MIB, 0, 0), 0);
-		cpc_pool_close_volume(r.pool, vol[i]);
-	}
-	reopen(&r);
-	for (unsigned i = 0; i < 12; i++) {
-		snprintf(name, sizeof(name), "v%u", i);
-		assert_int_equal(cpc_pool_open_volume(r.pool, name, &vol[i]), 0);
-	}
+	open_streams(&r, vol);
 	for (uint64_t at = 0; at < 3 * MIB; at += MIB) {
-		for (unsigned i = 0; i < 12; i++) {
-			assert_int_equal(cpc_volume_read(vol[i], r.buf, MIB, at), 0);
-			assert_memory_equal(r.buf, r.content + at, MIB);
-		}
+		for (unsigned i = 0; i < STREAMS; i++)
+			assert_int_equal(read_stream(&r, vol[i], at), at && i < KEPT ? 256 : 0);
 	}
-	/* in turns: each had gone when its turn came, but in the last, which starts none; now two
-	 * by two */
-	assert_int_equal(read_ahead(&r), 8 * 256);
-	for (unsigned i = 0; i < 12; i += 2) {
-		for (uint64_t at = 0; at < 6 * MIB; at += MIB)
-			assert_int_equal(cpc_volume_read(vol[i + (at / MIB) % 2], r.buf, MIB,
-							 at / (2 * MIB) * MIB),
-					 0);
+	for (uint64_t at = 0; at < 2 * MIB; at += MIB) {
+		for (unsigned i = 0; i < STREAMS; i++)
+			read_stream(&r, vol[i], at);
 	}
-	assert_int_equal(read_ahead(&r), 8 * 256 + 12 * 256);
-	for (unsigned i = 0; i < 12; i++) {
+	/* the first is the oldest, and old enough now */
+	atomic_fetch_add(&clock_shift, 2000000000u);
+	read_stream(&r, vol[KEPT], 0);
+	read_stream(&r, vol[KEPT], MIB);
+	assert_int_equal(read_stream(&r, vol[0], 2 * MIB), 0);
+	assert_int_equal(read_stream(&r, vol[1], 2 * MIB), 256);
+	assert_int_equal(read_stream(&r, vol[KEPT], 2 * MIB), 256);
+	/* those of volumes that go are thrown away */
+	for (unsigned i = 0; i < STREAMS; i++) {
 		snprintf(name, sizeof(name), "v%u", i);
-		assert_int_equal(cpc_volume_read(vol[i], r.buf, MIB, 0), 0);
-		assert_int_equal(cpc_volume_read(vol[i], r.buf, MIB, MIB), 0);
 		cpc_pool_close_volume(r.pool, vol[i]);
 		if (i % 2)
 			assert_int_equal(cpc_pool_delete(r.pool, name, &pool_rig_err), 0);
 	}
+	finish(&r);
+	cpc_hooks.monotonic_ns = cpc_hooks_default.monotonic_ns;
+}
+
+/* --- several threads --- */
+
+#define REGIONS	     8u /* of a MiB */
+#define WRITER_TURNS 1500u
+
+struct crowd {
+	struct rig *r;
+	_Atomic uint32_t
+	    answered[REGIONS]; /* the last number whose write of the region was answered */
+	_Atomic bool done;
+	_Atomic uint64_t passes;
+};
+
+/* One pass over the regions: no block is older than what was answered before its read began. */
+static void *read_pass(void *arg)
+{
+	struct crowd *c = arg;
+	uint8_t *buf = malloc(MIB);
+	uint32_t number, least;
+
+	assert_non_null(buf);
+	for (uint64_t region = 0; region < REGIONS; region++) {
+		least = atomic_load(&c->answered[region]);
+		assert_int_equal(cpc_volume_read(c->r->vol, buf, MIB, region * MIB), 0);
+		for (uint64_t at = 0; at < MIB; at += 4096) {
+			memcpy(&number, buf + at, sizeof(number));
+			if (number < least)
+				fail_msg("a block says %u after %u was answered", number, least);
+		}
+	}
+	atomic_fetch_add(&c->passes, 1);
+	free(buf);
+	return NULL;
+}
+
+/* Each pass in a thread that ends: reads it has begun ahead outlive it. */
+static void *reader(void *arg)
+{
+	struct crowd *c = arg;
+	pthread_t thread;
+
+	while (!atomic_load(&c->done)) {
+		assert_int_equal(pthread_create(&thread, NULL, read_pass, c), 0);
+		pthread_join(thread, NULL);
+	}
+	return NULL;
+}
+
+/* Volumes that come, are read, and go. */
+static void *passer_by(void *arg)
+{
+	struct crowd *c = arg;
+	uint8_t *buf = calloc(1, MIB);
+	struct cpc_volume *vol;
+	struct cpc_error err;
+
+	assert_non_null(buf);
+	while (!atomic_load(&c->done)) {
+		assert_int_equal(cpc_pool_create_volume(c->r->pool, "t", 3 * MIB, &err), 0);
+		assert_int_equal(cpc_pool_open_volume(c->r->pool, "t", &vol), 0);
+		assert_int_equal(cpc_volume_write(vol, buf, MIB, MIB, 0), 0);
+		assert_int_equal(cpc_volume_read(vol, buf, MIB, 0), 0);
+		cpc_pool_close_volume(c->r->pool, vol);
+		assert_int_equal(cpc_pool_delete(c->r->pool, "t", &err), 0);
+	}
+	free(buf);
+	return NULL;
+}
+
+/* Numbers each block of a region, in one large write or many small ones. */
+static void write_region(struct crowd *c, uint64_t region, uint32_t number, bool large)
+{
+	uint64_t step = large ? MIB : 32768;
+	uint8_t *buf = calloc(1, MIB);
+
+	assert_non_null(buf);
+	for (uint64_t at = 0; at < MIB; at += 4096)
+		memcpy(buf + at, &number, sizeof(number));
+	for (uint64_t at = 0; at < MIB; at += step)
+		assert_int_equal(cpc_volume_write(c->r->vol, buf + at, step, region * MIB + at, 0),
+				 0);
+	free(buf);
+	atomic_store(&c->answered[region], number);
+}
+
+static void readers_see_no_older_block_than_was_answered(void **state)
+{
+	struct rig r = {.state = seed()};
+	struct crowd c = {.r = &r};
+	pthread_t thread[3];
+
+	make(&r);
+	for (uint64_t region = 0; region < REGIONS; region++)
+		write_region(&c, region, 1, true);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, i < 2 ? reader : passer_by, &c),
+				 0);
+	for (uint32_t turn = 2; turn < WRITER_TURNS || atomic_load(&c.passes) < 20; turn++) {
+		/* mostly pauses, in which reading ahead begins */
+		if (rnd(&r, 100) < 95) {
+			sched_yield();
+			continue;
+		}
+		write_region(&c, rnd(&r, REGIONS), turn, rnd(&r, 2));
+		if (rnd(&r, 100) < 30)
+			assert_int_equal(cpc_volume_flush(r.vol), 0);
+		if (rnd(&r, 100) < 20)
+			assert_int_equal(cpc_pool_commit(r.pool), 0);
+	}
+	atomic_store(&c.done, true);
+	for (unsigned i = 0; i < 3; i++)
+		pthread_join(thread[i], NULL);
 	finish(&r);
 }
 
@@ -303,7 +451,8 @@ int main(void)
 	    cmocka_unit_test(a_sequential_reader_gets_what_was_read_ahead),
 	    cmocka_unit_test(what_changes_after_it_was_read_ahead_is_read_as_it_is),
 	    cmocka_unit_test(random_streams_and_changes_agree),
-	    cmocka_unit_test(streams_of_many_volumes_make_room_for_each_other),
+	    cmocka_unit_test(streams_take_no_place_from_each_other_until_they_are_old),
+	    cmocka_unit_test(readers_see_no_older_block_than_was_answered),
 	};
 
 	return cmocka_run_group_tests(tests, pool_rig_quiet, NULL);

@@ -346,6 +346,7 @@ int cpc_engine_create(struct cpc_store *store, const struct cpc_engine_options *
 	e->dirty_limit = cpc_max_u64(4, cpc_min_u64(opts->dirty_bytes / CPC_BLOCK_SIZE, most));
 	e->dirty_start = e->dirty_limit / 8;
 	e->pace_start = e->dirty_limit / 2;
+	e->pace_row = cpc_pace_row(e->dirty_limit - e->pace_start);
 	init_locks(e);
 	cpc_list_init(&e->volumes);
 	cpc_list_init(&e->aheads);

@@ -6,14 +6,14 @@
  *
  * A piece that the device cannot read, or that does not match, is read once more by itself.
  *
- * Ahead. When a large read begins where the last one ended, and the volume has not changed between,
- * the next as many bytes (1 MiB at most) are asked for before this one is answered: the device
- * works while the answer goes to the client. What was read so is used by a large read that begins
- * there, and only if the view is still the one by which it was read: then each of its blocks has
- * been mapped all the time, so none was given to anybody else, and no newer content is in the view;
- * what is newer in the cache has been looked up before. Else it is thrown away. A few such reads
- * are kept, in the order in which they began; the oldest goes first. Where I/O is synchronous there
- * are none.
+ * Ahead. When a large read goes on where the one before it ends (the first of all: at the
+ * beginning), the volume has not changed between, and nobody has begun the next yet, the next as
+ * many bytes (1 MiB at most) are asked for before this one is answered: the device works while the
+ * answer goes to the client. What was read so is used by a large read of which it is a part, and
+ * only if the view is still the one by which it was read: then each of its blocks has been mapped
+ * all the time, so none was given to anybody else, and no newer content is in the view; what is
+ * newer in the cache has been looked up before. Else it is thrown away. Where I/O is synchronous
+ * there are none.
  */
 #include "volume/volume-internal.h"
 
@@ -23,8 +23,11 @@
 #define PIECE_BLOCKS 32u
 #define NR_PIECES    (CPC_BOUNCE_BLOCKS / PIECE_BLOCKS)
 
-/* Kept for later; each has one of the engine's bounce buffers, most of which go round. */
-#define AHEAD_MAX 8u
+/* So many bounce buffers at most lie with reads ahead, one a volume; the others are for requests.
+ * With that many a new one comes only in place of one that nobody has asked for in so long a time.
+ */
+#define AHEAD_MAX      8u
+#define AHEAD_STALE_NS 1000000000ull
 
 struct piece {
 	struct cpc_io io;
@@ -36,11 +39,13 @@ struct piece {
 
 struct cpc_large_read {
 	struct cpc_list node; /* in engine->aheads; engine->ahead_lock */
-	struct cpc_volume *vol;
+	struct cpc_engine *engine;
+	struct cpc_volume *vol; /* may be gone when another volume's read takes its place */
 	struct cpc_ioq *ioq;
 	uint8_t *bounce;
+	uint64_t kept_ns;   /* when it began to be kept */
 	unsigned first, nr; /* pieces in use, oldest first; they follow each other in a ring */
-	uint64_t block, end, view_seq; /* what it has read ahead, and by which view */
+	uint64_t block, end, view_seq; /* what it has ahead, and by which view */
 	struct piece pieces[NR_PIECES];
 };
 
@@ -124,23 +129,24 @@ static struct cpc_mapping piece_of(const struct cpc_mapping *m, uint64_t i)
 
 /* --- life --- */
 
-/* One that has nothing ahead, for a read that begins with `block`. */
-static struct cpc_large_read *read_new(struct cpc_volume *vol, uint64_t block)
+static struct cpc_large_read *read_new(struct cpc_volume *vol)
 {
+	struct cpc_engine *e = vol->engine;
 	struct cpc_large_read *read = cpc_alloc(sizeof(*read));
 
 	if (!read)
 		return NULL;
+	read->engine = e;
 	read->vol = vol;
 	read->first = read->nr = 0;
-	read->block = read->end = block;
+	read->block = read->end = 0;
 	cpc_list_init(&read->node);
-	read->bounce = cpc_bounce_get(vol->engine);
-	read->ioq = read->bounce ? cpc_ioq_get(vol->engine->store->backing) : NULL;
+	read->bounce = cpc_bounce_get(e);
+	read->ioq = read->bounce ? cpc_ioq_get(e->store->backing) : NULL;
 	if (read->ioq)
 		return read;
 	if (read->bounce)
-		cpc_bounce_put(vol->engine, read->bounce);
+		cpc_bounce_put(e, read->bounce);
 	cpc_free(read);
 	return NULL;
 }
@@ -152,7 +158,7 @@ static void read_free(struct cpc_large_read *read)
 
 	if (!read)
 		return;
-	e = read->vol->engine;
+	e = read->engine;
 	cpc_ioq_put(e->store->backing, read->ioq);
 	cpc_bounce_put(e, read->bounce);
 	cpc_free(read);
@@ -190,39 +196,59 @@ static struct cpc_large_read *pick_ahead(struct cpc_volume *vol)
 	return read;
 }
 
-/* What was read ahead and is a part of this read. */
-static struct cpc_large_read *take_ahead(struct cpc_volume *vol, const struct cpc_view *view,
-					 uint64_t block, uint64_t nr)
+/* Leaves of what was read ahead only what is a part of this read and still what the view says. */
+static void use_ahead(struct cpc_large_read *read, const struct cpc_view *view, uint64_t block,
+		      uint64_t nr)
 {
-	struct cpc_large_read *read = pick_ahead(vol);
-
-	if (!read)
-		return NULL;
-	if (read->block >= block && read->end <= block + nr &&
+	if (read->block >= block && read->end <= block + nr && read->block < read->end &&
 	    (read->view_seq == view->seq || CPC_MUTANT(ahead_of_an_older_view))) {
-		atomic_fetch_add_explicit(&vol->engine->read_ahead, read->end - read->block,
+		atomic_fetch_add_explicit(&read->engine->read_ahead, read->end - read->block,
 					  memory_order_relaxed);
-		return read;
+		return;
 	}
-	read_free(read);
-	return NULL;
+	cpc_ioq_wait(read->ioq);
+	read->first = read->nr = 0;
+	read->block = read->end = block;
 }
 
-/* Keeps it; something older of this volume, or the oldest of all, makes room. */
+/* The one whose place a new one takes, NULL: none has to go. False: there is no place. */
+static bool find_place(struct cpc_engine *e, const struct cpc_volume *vol,
+		       struct cpc_large_read **old)
+{
+	*old = find_ahead(e, vol);
+	if (*old || e->nr_aheads < AHEAD_MAX)
+		return true;
+	*old = cpc_list_first(&e->aheads, struct cpc_large_read, node);
+	return cpc_now_ns() - (*old)->kept_ns > AHEAD_STALE_NS;
+}
+
+static bool has_place(struct cpc_volume *vol)
+{
+	struct cpc_large_read *old;
+	bool place;
+
+	cpc_mutex_lock(&vol->engine->ahead_lock);
+	place = find_place(vol->engine, vol, &old);
+	cpc_mutex_unlock(&vol->engine->ahead_lock);
+	return place;
+}
+
 static void keep_ahead(struct cpc_large_read *read)
 {
-	struct cpc_engine *e = read->vol->engine;
+	struct cpc_engine *e = read->engine;
 	struct cpc_large_read *old;
 
+	read->kept_ns = cpc_now_ns();
 	cpc_mutex_lock(&e->ahead_lock);
-	old = find_ahead(e, read->vol);
-	if (!old && e->nr_aheads == AHEAD_MAX)
-		old = cpc_list_first(&e->aheads, struct cpc_large_read, node);
-	if (old)
-		cpc_list_del(&old->node);
-	else
-		e->nr_aheads++;
-	cpc_list_add_tail(&e->aheads, &read->node);
+	if (!find_place(e, read->vol, &old)) {
+		old = read; /* others were faster */
+	} else {
+		if (old)
+			cpc_list_del(&old->node);
+		else
+			e->nr_aheads++;
+		cpc_list_add_tail(&e->aheads, &read->node);
+	}
 	cpc_mutex_unlock(&e->ahead_lock);
 	read_free(old);
 }
@@ -251,7 +277,7 @@ static int start_ahead_mapping(void *ctx, const struct cpc_mapping *m)
 	return 0;
 }
 
-/* Return: false when there is nothing to be kept. */
+/* Return: false when there is nothing to be kept; what is in flight is waited for by read_free. */
 static bool start_ahead(struct cpc_large_read *read, struct cpc_view *view, uint64_t block,
 			uint64_t nr)
 {
@@ -268,8 +294,8 @@ static bool start_ahead(struct cpc_large_read *read, struct cpc_view *view, uint
 	return read->nr > 0;
 }
 
-/* Does this read go on where the last one ended, be it in the middle of a block, with nothing
- * changed between? Only a hint. */
+/* Does this read go on where the one that began last ends, be it in the middle of a block, with
+ * nothing changed between? Only a hint. */
 static bool goes_on(struct cpc_volume *vol, const struct cpc_view *view, uint64_t block,
 		    uint64_t nr)
 {
@@ -277,6 +303,12 @@ static bool goes_on(struct cpc_volume *vol, const struct cpc_view *view, uint64_
 	uint64_t seq = atomic_exchange_explicit(&vol->large_seq, view->seq, memory_order_relaxed);
 
 	return (end == block || end == block + 1) && seq == view->seq;
+}
+
+/* A client with several requests at once has begun the next one itself. */
+static bool next_has_begun(struct cpc_volume *vol, uint64_t end)
+{
+	return atomic_load_explicit(&vol->large_end, memory_order_relaxed) != end;
 }
 
 /* --- the read --- */
@@ -307,9 +339,13 @@ static int read_mapping(void *ctx, const struct cpc_mapping *m)
 	for (uint64_t i = 0; i < m->nr && !ret;) {
 		struct cpc_mapping part = piece_of(m, i);
 
-		if (w->read->nr == NR_PIECES)
+		if (w->read->nr == NR_PIECES) {
 			ret = finish_piece(w->read, w->reader);
-		start_piece(w->read, &part);
+			start_piece(w->read, &part);
+			cpc_ioq_flush_submissions(w->read->ioq);
+		} else {
+			start_piece(w->read, &part);
+		}
 		i += part.nr;
 	}
 	return ret;
@@ -338,16 +374,21 @@ static int read_by(struct walk *w, struct cpc_view *view, uint64_t block, uint64
 int cpc_read_large(const struct cpc_reader *r, uint64_t block, uint64_t nr)
 {
 	struct cpc_volume *vol = r->vol;
-	struct cpc_view *view = cpc_view_get(vol);
-	struct walk w = {r, take_ahead(vol, view, block, nr)};
-	bool next = goes_on(vol, view, block, nr);
-	int ret = -ENOMEM;
+	struct walk w = {r, pick_ahead(vol)};
+	struct cpc_view *view;
+	bool next;
+	int ret;
 
 	if (!w.read)
-		w.read = read_new(vol, block);
-	if (w.read)
-		ret = read_by(&w, view, block, nr);
-	if (!ret && next && start_ahead(w.read, view, block + nr, nr))
+		w.read = read_new(vol);
+	if (!w.read)
+		return -ENOMEM;
+	view = cpc_view_get(vol);
+	use_ahead(w.read, view, block, nr);
+	next = goes_on(vol, view, block, nr);
+	ret = read_by(&w, view, block, nr);
+	if (!ret && next && !next_has_begun(vol, block + nr) && has_place(vol) &&
+	    start_ahead(w.read, view, block + nr, nr))
 		keep_ahead(w.read);
 	else
 		read_free(w.read);

@@ -7,9 +7,9 @@
  * index before it loads the view; a writer that comes by replaces them, so that a slow read never
  * installs what has become old. Large reads go around the cache (read-large.c).
  *
- * Each block is verified against the checksum in its mapping. The view is held until then, so
- * the blocks cannot have been given to anybody else: a mismatch is damage (or a bad transfer: one
- * more try), never a race.
+ * Each block is verified against the checksum in its mapping. The view is held until then
+ * (for what was read ahead: has been the same all the time), so the blocks cannot have been given
+ * to anybody else: a mismatch is damage (or a bad transfer: one more try), never a race.
  */
 #include "volume/volume-internal.h"
 

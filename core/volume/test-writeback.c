@@ -89,12 +89,13 @@ static void a_thread_sleeps_once_for_a_row_of_its_turns(void **state)
 	uint64_t now = 1000000 * US, slept;
 
 	atomic_store(&e->dirty_blocks, e->dirty_limit);
-	assert_int_equal(cpc_pace(e, 1000, now), 0);
+	e->pace_row = 64;
+	assert_int_equal(cpc_pace(e, 100, now), 0);
 	for (unsigned row = 1; row <= 3; row++) {
 		for (unsigned i = 1; i < 64; i++)
 			assert_int_equal(cpc_pace_sleep(e, 1, now), 0);
 		slept = cpc_pace_sleep(e, 1, now);
-		assert_int_equal(slept, cpc_min_u64(20 * US * (1000 + 64 * row - 1), 20000 * US));
+		assert_int_equal(slept, 20 * US * (100 + 64 * row - 1));
 	}
 	assert_int_equal(cpc_pace_sleep(e, 63, now), 0);
 	assert_int_not_equal(cpc_pace_sleep(e, 1, now), 0);
@@ -103,6 +104,10 @@ static void a_thread_sleeps_once_for_a_row_of_its_turns(void **state)
 	now += 1000000 * US;
 	for (unsigned i = 0; i < 5; i++)
 		assert_int_equal(cpc_pace_sleep(e, 1, now), 0);
+	/* a small cache has short rows */
+	assert_int_equal(cpc_pace_row(16384), 64);
+	assert_int_equal(cpc_pace_row(512), 32);
+	assert_int_equal(cpc_pace_row(2), 1);
 	end_paced(&r);
 }
 

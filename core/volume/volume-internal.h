@@ -157,7 +157,7 @@ struct cpc_volume {
 	_Atomic bool has_direct;
 	_Atomic uint64_t last_seq;
 
-	/* the last large read: where it ended, and the view's seq (read-large.c) */
+	/* the large read that began last: where it ends, and the view's seq (read-large.c) */
 	_Atomic uint64_t large_end, large_seq;
 
 	/* flushes of this volume, see flush.c; flush_lock */
@@ -368,9 +368,12 @@ void cpc_reserve_committed(struct cpc_engine *e);
 /* Waits until `nr` more dirty blocks are allowed, and counts them. */
 int cpc_dirty_reserve(struct cpc_engine *e, uint64_t nr);
 void cpc_dirty_release(struct cpc_engine *e, uint64_t nr);
+/* Blocks of a row of turns, where so many may be dirty beyond where pacing starts. */
+uint64_t cpc_pace_row(uint64_t band);
 /* Takes a turn of writing out for `nr` blocks. Return: nanoseconds from `now` until it comes. */
 uint64_t cpc_pace(struct cpc_engine *e, uint64_t nr, uint64_t now);
-/* What the calling thread is to sleep: 0, or for a whole row of its turns. */
+/* The same for a thread that sleeps once a row of turns: 0 within one, at its end how far the last
+ * turn is away. */
 uint64_t cpc_pace_sleep(struct cpc_engine *e, uint64_t nr, uint64_t now);
 /* A cut of `nr` blocks took so long from its freeze to its end. */
 void cpc_pace_learn(struct cpc_engine *e, uint64_t nr, uint64_t ns);
@@ -442,6 +445,7 @@ struct cpc_engine {
 	_Atomic uint64_t dirty_blocks;	   /* reserved, dirty, being written */
 	uint64_t dirty_limit, dirty_start; /* immutable, as the next */
 	uint64_t pace_start;		   /* dirty blocks from which writers are slowed down */
+	uint64_t pace_row;		   /* blocks that a thread writes between two sleeps */
 	_Atomic uint64_t block_ns;  /* what writing out one block takes, smoothed; 0: not known */
 	_Atomic uint64_t pace_turn; /* when the last turn given to a writer ends */
 	_Atomic uint64_t map_bytes, map_entries;

@@ -11,8 +11,9 @@
  * nothing of the format.
  *
  * Invariants
- *  1. Who uses the pool is a user of it: each handle from open to close, each call without a handle
- *while it runs, and the server from get_ready to cleanup. The last to go closes the pool.
+ *  1. Who uses the pool is a user of it: each handle from open to close, each call without a
+ *     handle while it runs, and the server from get_ready to cleanup. The last to go closes the
+ *     pool.
  *  2. Nobody becomes a user once cleanup has begun. It shuts the pool down; what is still open then
  *     (a connection that nbdkit did not wait for: stop.h) is answered ESHUTDOWN.
  *  3. No control thread is left when the server's own use ends.
@@ -20,8 +21,8 @@
  * nbdkit does not call close for clients that are connected when it ends: then the pool is shut
  * down and its memory is left to the end of the process.
  *
- * Locks: `users_lock` (CPC_RANK_LEAF). `config` is immutable after config_complete, `pool`,
- *`metrics` and `verbs` after get_ready until the pool is closed.
+ * Locks: `users_lock` (CPC_RANK_LEAF). Immutable: `config` after config_complete; `pool`, and what
+ * is made with it (metrics, verbs), after get_ready until the pool is closed.
  */
 #ifndef CPC_PLUGIN_SERVER_H
 #define CPC_PLUGIN_SERVER_H

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,7 +12,8 @@
 #include "lib/log.h"
 
 #define SECOND_NS   1000000000ull
-#define SHUTDOWN_NS (4 * SECOND_NS - SECOND_NS / 4)
+#define STEP_NS	    (SECOND_NS / 10)
+#define SHUTDOWN_NS (4 * SECOND_NS - SECOND_NS / 4 - STEP_NS)
 #define GRACE_NS    (1 * SECOND_NS)
 
 static struct {
@@ -21,9 +23,9 @@ static struct {
 	pthread_t thread;
 	struct cpc_mutex lock;
 	struct cpc_cond changed;
-	bool ending; /* lock, as the next; nbdkit has come to its end. They only ever become true */
-	bool stopped;
-	bool gone; /* nbdkit has let go of the plugin: the process ends by itself */
+	atomic_bool signaled; /* these only ever become true */
+	bool stopped;	      /* lock, as the next */
+	bool gone;	      /* nbdkit has let go of the plugin: the process ends by itself */
 } stop = {.fd = -1};
 
 static const int stop_signals[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
@@ -54,11 +56,12 @@ static void call_old(int sig, siginfo_t *info, void *context)
 	}
 }
 
-/* Only what is allowed in a signal handler: write, and nbdkit's own handler. */
+/* Only what is allowed in a signal handler: a store, write, and nbdkit's own handler. */
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
 	int saved = errno;
 
+	atomic_store(&stop.signaled, true);
 	wake();
 	errno = saved;
 	call_old(sig, info, context);
@@ -124,18 +127,33 @@ static _Noreturn void leave(int status)
 	_exit(status);
 }
 
+/* Without a limit until a signal comes, which may be later than the end. */
+static bool wait_stopped(void)
+{
+	uint64_t now = cpc_now_ns(), limit = UINT64_MAX;
+
+	while (!wait_flag(&stop.stopped, cpc_min_u64(limit, now + STEP_NS))) {
+		now = cpc_now_ns();
+		if (now >= limit)
+			return false;
+		if (limit == UINT64_MAX && atomic_load(&stop.signaled))
+			limit = now + SHUTDOWN_NS;
+	}
+	return true;
+}
+
 /* Returns when nbdkit ends the process. */
-static void stop_process(uint64_t limit_ns)
+static void stop_process(void)
 {
 	begin_shutdown();
-	if (!wait_flag(&stop.stopped, limit_ns)) {
+	if (!wait_stopped()) {
 		cpc_error("the pool could not be closed in time; leaving without. What was flushed "
 			  "is safe");
 		leave(1);
 	}
 	if (wait_flag(&stop.gone, cpc_now_ns() + GRACE_NS))
 		return;
-	cpc_info("the pool is closed; leaving although clients are connected");
+	cpc_info("the pool is closed; leaving without waiting for clients any longer");
 	leave(0);
 }
 
@@ -149,13 +167,8 @@ static void wait_for_wake(void)
 
 static void *watch_main(void *arg)
 {
-	bool ending;
-
 	wait_for_wake();
-	cpc_mutex_lock(&stop.lock);
-	ending = stop.ending;
-	cpc_mutex_unlock(&stop.lock);
-	stop_process(ending ? UINT64_MAX : cpc_now_ns() + SHUTDOWN_NS);
+	stop_process();
 	return NULL;
 }
 
@@ -182,9 +195,8 @@ bool cpc_stop_join(void)
 {
 	if (!stop.watching)
 		return false;
-	cpc_mutex_lock(&stop.lock);
-	stop.ending = true;
 	wake();
+	cpc_mutex_lock(&stop.lock);
 	while (!stop.stopped)
 		cpc_cond_wait(&stop.changed, &stop.lock);
 	cpc_mutex_unlock(&stop.lock);

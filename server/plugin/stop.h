@@ -7,14 +7,12 @@
  * ESHUTDOWN), gives nbdkit one second to end by itself, which it does when no client is left, and
  * then ends the process.
  *
- *	SERVING --signal--------> STOPPING --pool is shut down--> STOPPED --1 s, no unload-->
- *_exit(0) |                         |                               |
- *	   +--cpc_stop_join (end)    +-- 4 s, device hangs --> _exit(1)
- *	               |                                             |
- *	               +--> ENDING --pool is shut down---------------+
+ *	SERVING   --signal-->         STOPPING, for 3.75 s at most, then _exit(1): the device hangs
+ *	SERVING   --cpc_stop_join-->  ENDING, as long as it takes, if no signal comes
+ *	STOPPING, ENDING  --the pool is shut down-->  STOPPED, for 1 s at most, then _exit(0)
+ *	STOPPED   --cpc_stop_end-->   nbdkit ends the process
  *
- * ENDING has no limit: nobody sent a signal, so the last commit may take as long as it does. The
- * second after STOPPED holds for nbdkit's own end too. nbdkit 1.32 counts a connection in the
+ * The second after STOPPED holds for nbdkit's own end too. nbdkit 1.32 counts a connection in the
  * connection's thread: one accepted in the very moment of the signal is not waited for, and
  * then holds up nbdkit's unload until it goes, which a silent client never does.
  *
