@@ -205,6 +205,12 @@ def random_bytes(amount, salt=0):
     return random.Random(_seed * 1000003 + salt).randbytes(amount)
 
 
+def resident(pid):
+    """Bytes of a process' memory that are resident."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS:"))
+
+
 # --- the server ----------------------------------------------------------------------------------
 
 
@@ -369,6 +375,10 @@ class Server:
                 with open(f"{entry.path}/comm", encoding="ascii") as comm:
                     names.append(comm.read().strip())
         return sorted(name for name in names if not name.startswith("iou-"))
+
+    def resident(self):
+        """Bytes of its memory that are resident."""
+        return resident(self.pid)
 
     def _end(self):
         if self.process and self.process.poll() is None:

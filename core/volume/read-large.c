@@ -338,14 +338,13 @@ static int read_mapping(void *ctx, const struct cpc_mapping *m)
 	}
 	for (uint64_t i = 0; i < m->nr && !ret;) {
 		struct cpc_mapping part = piece_of(m, i);
+		bool full = w->read->nr == NR_PIECES;
 
-		if (w->read->nr == NR_PIECES) {
+		if (full)
 			ret = finish_piece(w->read, w->reader);
-			start_piece(w->read, &part);
+		start_piece(w->read, &part);
+		if (full) /* nobody may wait, which would pass it on */
 			cpc_ioq_flush_submissions(w->read->ioq);
-		} else {
-			start_piece(w->read, &part);
-		}
 		i += part.nr;
 	}
 	return ret;

@@ -5,7 +5,7 @@
  *	get_ready	before the fork, errors are seen: open the pool, bind socket and port
  *	after_fork	threads: engine, control, metrics, stop
  *	...		requests
- *	cleanup		all connections have ended: everything in reverse
+ *	cleanup		nbdkit knows of no connection any more: everything in reverse
  *	unload
  *
  * When get_ready or after_fork fails, nbdkit exits without cleanup: the kernel gives the pool's

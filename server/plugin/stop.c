@@ -17,7 +17,7 @@
 #define GRACE_NS    (1 * SECOND_NS)
 
 static struct {
-	const struct cpc_stop_actions *actions; /* immutable, as the next two, once watching */
+	const struct cpc_stop_actions *actions; /* immutable, as the next three, once watching */
 	int fd;
 	bool watching;
 	pthread_t thread;
