@@ -13,6 +13,13 @@ struct range {
 	struct cpc_io_state *cached;
 };
 
+/* What took longer was interrupted. */
+enum { CAP_NS = 1000 };
+
+struct mean {
+	uint64_t ticks, nr;
+};
+
 struct bench {
 	const struct bench_io_params *params;
 	struct cpc_io_tree tree;
@@ -25,6 +32,7 @@ struct worker {
 	uint64_t rng;
 	struct range *ranges;
 	unsigned depth;
+	struct mean clears, nothings;
 };
 
 static uint64_t rnd(struct worker *me, uint64_t below)
@@ -61,16 +69,36 @@ static void write_range(struct worker *me, struct range *r)
 	}
 }
 
+static void mean_add(struct mean *mean, uint64_t ticks)
+{
+	if (cpc_io_ticks_to_ns(ticks) > CAP_NS)
+		return;
+	mean->ticks += ticks;
+	mean->nr++;
+}
+
+/* What the timer itself takes; beside each clear, since the machine's speed changes. */
+static void timed_nothing(struct worker *me)
+{
+	uint64_t began = cpc_io_ticks();
+
+	__asm__ volatile("" ::: "memory");
+	mean_add(&me->nothings, cpc_io_ticks() - began);
+}
+
 static void timed_clear(struct worker *me, uint64_t start, uint64_t len,
 			struct cpc_io_state **cached)
 {
-	uint64_t began = cpc_io_ticks(), ticks;
+	uint64_t began, ticks;
 	struct cpc_changeset cs = {0};
 
+	timed_nothing(me);
+	began = cpc_io_ticks();
 	check(cpc_io_tree_clear(&me->b->tree, start, len, CPC_IO_DELALLOC, cached, &cs));
 	ticks = cpc_io_ticks() - began;
 	cpc_assert(cs.cleared_bytes == len);
 	cpc_hist_add(&me->b->hist, cpc_io_ticks_to_ns(ticks));
+	mean_add(&me->clears, ticks);
 }
 
 /* Clears a piece at either end; refills the range when it is down to its last piece. */
@@ -106,27 +134,22 @@ static void *worker_run(void *arg)
 	return NULL;
 }
 
-/* What the timer adds to each measurement: the best of 100 rounds. */
-static uint64_t timer_ns_x1000(void)
+static uint64_t mean_ns_x1000(const struct mean *mean)
 {
-	uint64_t best = UINT64_MAX, sum, began;
-	unsigned round, i;
-
-	for (round = 0; round < 100; round++) {
-		for (i = 0, sum = 0; i < 1000; i++) {
-			began = cpc_io_ticks();
-			__asm__ volatile("" ::: "memory");
-			sum += cpc_io_ticks() - began;
-		}
-		best = cpc_min_u64(best, sum);
-	}
-	return cpc_io_ticks_to_ns(best);
+	return cpc_io_ticks_to_ns(mean->ticks) * 1000 / mean->nr;
 }
 
-static void run_workers(struct bench *b)
+static void mean_join(struct mean *to, const struct mean *from)
+{
+	to->ticks += from->ticks;
+	to->nr += from->nr;
+}
+
+static void run_workers(struct bench *b, struct bench_io_result *result)
 {
 	static struct worker workers[MAX_THREADS];
 	unsigned i, nr = b->params->threads;
+	struct mean clears = {0}, nothings = {0};
 
 	cpc_assert(nr <= MAX_THREADS);
 	for (i = 0; i < nr; i++) {
@@ -141,7 +164,11 @@ static void run_workers(struct bench *b)
 	for (i = 0; i < nr; i++) {
 		pthread_join(workers[i].thread, NULL);
 		free(workers[i].ranges);
+		mean_join(&clears, &workers[i].clears);
+		mean_join(&nothings, &workers[i].nothings);
 	}
+	result->mean_ns_x1000 = mean_ns_x1000(&clears);
+	result->timer_ns_x1000 = mean_ns_x1000(&nothings);
 }
 
 void bench_io_run(const struct bench_io_params *params, struct bench_io_result *result)
@@ -158,9 +185,8 @@ void bench_io_run(const struct bench_io_params *params, struct bench_io_result *
 		config.set_hist = &b->tree_set;
 	}
 	cpc_io_tree_init(&b->tree, &config);
-	result->timer_ns_x1000 = timer_ns_x1000();
 	result->wall_ns = cpc_now_ns();
-	run_workers(b);
+	run_workers(b, result);
 	result->wall_ns = cpc_now_ns() - result->wall_ns;
 	cpc_hist_summary(params->tree_hists ? &b->tree_clear : &b->hist, &result->clear);
 	cpc_io_tree_get_stats(&b->tree, &result->stats);

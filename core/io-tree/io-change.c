@@ -8,6 +8,9 @@
  * common case of a range that covers one of its ends trimmed where it stands. Any other is
  * split at the ends of the range, changed, and joined with its left neighbour.
  *
+ * A clear of everything by a caller who does not ask for the pieces in order goes by the chunks of
+ * memory instead (cpc_io_record_sweep): that is how a cut takes over tens of thousands of records.
+ *
  * Why a trim is allowed to change keys in place: the record stays between its neighbours, so its
  * place in the tree and in the list stays the same.
  *
@@ -124,7 +127,8 @@ static int fill_gap(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t *po
 	struct cpc_io_state *new;
 	int err;
 
-	if (!op->set) {
+	op->gap = !op->set;
+	if (op->gap) {
 		*pos = end;
 		return 0;
 	}
@@ -201,6 +205,7 @@ static int change_record(struct cpc_io_op *op, struct cpc_io_state **recp, uint6
 	if (cpc_unlikely(err))
 		return err;
 	*pos = cpc_min_u64(rec->end, op->end);
+	op->gap = !after;
 	if (after == rec->bits) {
 		*recp = rec->next;
 		return cpc_io_record_merge_left(op, rec);
@@ -216,18 +221,45 @@ static int change_record(struct cpc_io_op *op, struct cpc_io_state **recp, uint6
 	return change_whole(op, rec, after);
 }
 
+/* Is it a clear of everything, of many records, with no use for their order? */
+static bool sweeps(const struct cpc_io_op *op)
+{
+	const struct cpc_io_tree *tree = op->tree;
+
+	return tree->stats.records >= tree->sweep_records && !op->set && !(op->cs && op->cs->add) &&
+	       tree->stats.records >= tree->stats.spares / 16 && op->start <= tree->first->start &&
+	       tree->last->end <= op->end;
+}
+
+static int change_swept(struct cpc_io_op *op, struct cpc_io_state *rec)
+{
+	uint32_t after = bits_after(op, rec);
+	int err;
+
+	if (cpc_unlikely(rec->start >= rec->end || !rec->bits))
+		return cpc_io_fatal(op, rec, "met an empty record");
+	err = announce(op, rec, rec->start, rec->end, after);
+	if (cpc_unlikely(!after && (rec->flags & CPC_IO_REC_WAITERS)))
+		return cpc_io_fatal(op, rec, "erase of a record with sleepers");
+	rec->bits = (uint16_t)after;
+	return err;
+}
+
 int cpc_io_change(struct cpc_io_op *op, struct cpc_io_state *rec)
 {
 	uint64_t pos = op->start;
 	int err = 0;
 
+	if (cpc_unlikely(sweeps(op)))
+		return cpc_io_record_sweep(op, change_swept);
 	while (cpc_likely(!err) && pos < op->end) {
 		if (!rec || rec->start > pos)
 			err = fill_gap(op, rec, &pos);
 		else
 			err = change_record(op, &rec, &pos);
 	}
-	if (cpc_likely(!err) && rec)
+	/* beside a gap there is nothing to merge, and `rec` need not be looked at */
+	if (cpc_likely(!err) && rec && !op->gap)
 		err = cpc_io_record_merge_left(op, rec);
 	return err;
 }

@@ -9,15 +9,21 @@
 
 struct check {
 	const struct cpc_io_tree *tree;
-	const struct cpc_io_state *next; /* in the list, while the tree is walked in order */
-	uint64_t nr;
-	const char *broken; /* the first thing found */
+	const struct cpc_io_state *next; /* indexed one of the list; the index is walked in order */
+	const char *broken;		 /* the first thing found */
 };
 
 static void expect(struct check *c, bool ok, const char *what)
 {
 	if (!ok && !c->broken)
 		c->broken = what;
+}
+
+static const struct cpc_io_state *next_indexed(const struct cpc_io_state *rec)
+{
+	while (rec && !(rec->flags & CPC_IO_REC_INDEXED))
+		rec = rec->next;
+	return rec;
 }
 
 /* Returns the black height of the subtree. */
@@ -33,11 +39,10 @@ static unsigned check_subtree(struct check *c, const struct cpc_io_state *rec,
 	expect(c, rec->parent == parent, "wrong parent");
 	expect(c, !(red && (!parent || (parent->flags & CPC_IO_REC_RED))), "red below red");
 	left = check_subtree(c, rec->child[0], rec);
-	expect(c, rec == c->next, "list and tree differ");
+	expect(c, rec == c->next, "list and index differ");
 	if (c->broken)
 		return 1;
-	c->next = rec->next;
-	c->nr++;
+	c->next = next_indexed(rec->next);
 	right = check_subtree(c, rec->child[1], rec);
 	expect(c, left == right, "black heights differ");
 	return left + !red;
@@ -92,33 +97,35 @@ static void check_spares(struct check *c)
 /* Invariant 10. What a slot points to is not looked at, since a stale one points to anything. */
 static void check_fingers(struct check *c)
 {
-	struct cpc_io_state *const *fingers = c->tree->fingers;
+	const struct cpc_io_finger_level *l;
 	const struct cpc_io_state *rec;
-	uint64_t used = 0, good = 0, i;
+	uint64_t used, good, i;
 
-	if (!fingers)
-		return;
-	for (i = 0; i <= c->tree->finger_mask; i++)
-		used += fingers[i] != NULL;
-	for (rec = c->tree->first; rec; rec = rec->next)
-		good += *cpc_io_finger(c->tree, rec->start) == rec;
-	expect(c, used == good, "a finger points to no record that uses it");
+	cpc_io_for_each_level (c->tree->fingers, l) {
+		used = good = 0;
+		for (i = 0; i <= l->mask; i++)
+			used += l->slots[i].rec != NULL;
+		for (rec = c->tree->first; rec; rec = rec->next)
+			good += cpc_io_finger(l, rec->start)->rec == rec;
+		expect(c, used == good, "a finger points to no record that uses it");
+	}
 }
 
 int cpc_io_tree_check(struct cpc_io_tree *tree, char *why, size_t size)
 {
 	struct check c = {.tree = tree};
 	const struct cpc_io_state *rec;
+	uint64_t nr = 0;
 
 	cpc_mutex_lock(&tree->lock);
-	c.next = tree->first;
-	check_subtree(&c, tree->root, NULL);
-	expect(&c, c.next == NULL, "list longer than tree");
-	expect(&c, c.nr == tree->stats.records, "number of records");
-	for (rec = tree->first; rec && !c.broken; rec = rec->next) {
+	for (rec = tree->first; rec && !c.broken; rec = rec->next, nr++) {
 		check_record(&c, rec);
 		expect(&c, rec->next || tree->last == rec, "list does not end at the last");
 	}
+	expect(&c, c.broken || nr == tree->stats.records, "number of records");
+	c.next = next_indexed(tree->first);
+	check_subtree(&c, tree->root, NULL);
+	expect(&c, c.next == NULL, "record marked as indexed is not in the index");
 	if (!c.broken)
 		check_sleepers(&c);
 	if (!c.broken)

@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Records: where they come from and how they are found.
+ * Records: where they come from, the list and the index.
  *
  * A record is a cache line out of a chunk. Chunks are allocated without tree->lock, before the
  * call that needs spares has changed anything, and stay until the tree is destroyed: a volume's
  * tree breathes with its dirty set, and the next breath needs the same records again.
  *
- * Records are in a red-black tree and in a list, both by address. The list makes neighbours,
- * which every merge looks at, one load away, and says where a new record hangs in the tree: at
- * the right of its left neighbour if nothing is there, else at the left of its right one (of two
- * adjacent nodes one is below the other). So a call searches once, or not at all with a cached
- * record; a search begins at a record near by, if the tree knows one (io-finger.h), else at the
- * root.
+ * Records are in a list by address, which makes neighbours, looked at by every merge, one load
+ * away. Every sixteenth or so is in the index as well, a red-black tree by address, which leads a
+ * search (io-search.c) to where the list is worth walking.
  *
- * Rejected: a B+-tree in place of the red-black tree. It has fewer cache misses in a search, but a
- * trim of the indexed end must walk to its key, which made trims with a cached record slower by
- * more than the search in a volume's tree (thousands of records) gained; see docs/performance.md.
+ * Why only some are indexed, and why by dice: hardly a search needs the index, but a record in it
+ * costs two or three cache misses when it comes and as many when it goes. The dice begin at a
+ * clock's value, so a client cannot place its records where no indexed one is.
+ *
+ * The clear of everything, which is how a cut takes over what is dirty, walks the chunks instead
+ * of the list: records lie in memory in another order than in the volume, and what stays (what is
+ * locked) is put together anew.
+ *
+ * Rejected: every record in the index (in the live server searches and rebalancing took twice the
+ * time, docs/performance.md); a B+-tree (a trim of the indexed end must walk to its key, which made
+ * trims with a cached record slower by more than the search gained).
  */
 #include <stdlib.h>
 #include "lib/hooks.h"
 #include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
-
-/* Records are `records_of(chunk)`; the header takes a record's place. */
-struct cpc_io_chunk {
-	struct cpc_io_chunk *next;
-	size_t size;
-};
 
 enum {
 	CHUNK_SMALL = 4096 / sizeof(struct cpc_io_state) - 1,
@@ -157,12 +156,22 @@ static struct cpc_io_state *replace_by_next(struct cpc_io_tree *tree, struct cpc
 	return x;
 }
 
-static void tree_erase(struct cpc_io_tree *tree, struct cpc_io_state *z)
+static struct cpc_io_state *leftmost(struct cpc_io_state *rec)
 {
-	struct cpc_io_state *x, *parent, *y = z->next;
+	while (rec->child[0])
+		rec = rec->child[0];
+	return rec;
+}
+
+static void index_remove(struct cpc_io_tree *tree, struct cpc_io_state *z)
+{
+	struct cpc_io_state *x, *parent, *y;
 	bool red = is_red(z);
 
+	if (cpc_likely(!(z->flags & CPC_IO_REC_INDEXED)))
+		return;
 	if (z->child[0] && z->child[1]) {
+		y = leftmost(z->child[1]);
 		red = is_red(y);
 		x = replace_by_next(tree, z, y, &parent);
 		set_red(y, is_red(z));
@@ -175,21 +184,30 @@ static void tree_erase(struct cpc_io_tree *tree, struct cpc_io_state *z)
 		erase_fixup(tree, x, parent);
 }
 
-static void tree_insert(struct cpc_io_tree *tree, struct cpc_io_state *rec)
+/* A xorshift generator (Marsaglia, 2003). */
+static bool throw_dice(struct cpc_io_tree *tree)
 {
-	struct cpc_io_state *prev = rec->prev, *next = rec->next;
+	tree->dice ^= tree->dice << 13;
+	tree->dice ^= tree->dice >> 7;
+	tree->dice ^= tree->dice << 17;
+	return !(tree->dice >> 32 & (CPC_IO_INDEX_EVERY - 1));
+}
 
-	rec->child[0] = rec->child[1] = NULL;
-	if (prev && !prev->child[1]) {
-		prev->child[1] = rec;
-		rec->parent = prev;
-	} else if (next) {
-		next->child[0] = rec;
-		rec->parent = next;
-	} else {
-		tree->root = rec;
-		rec->parent = NULL;
+/* Puts `rec` into the index, or not: the dice say. */
+static void index_add(struct cpc_io_tree *tree, struct cpc_io_state *rec)
+{
+	struct cpc_io_state *parent = NULL, **link = &tree->root;
+
+	if (cpc_likely(!throw_dice(tree)))
+		return;
+	while (*link) {
+		parent = *link;
+		link = &parent->child[parent->start < rec->start];
 	}
+	*link = rec;
+	rec->parent = parent;
+	rec->child[0] = rec->child[1] = NULL;
+	rec->flags |= CPC_IO_REC_INDEXED;
 	set_red(rec, true);
 	insert_fixup(tree, rec);
 }
@@ -209,90 +227,15 @@ static void list_unlink(struct cpc_io_tree *tree, struct cpc_io_state *rec)
 	*(rec->next ? &rec->next->prev : &tree->last) = rec->prev;
 }
 
-/* The first record that ends after `pos`, from the root. */
-static struct cpc_io_state *descend(const struct cpc_io_tree *tree, uint64_t pos)
+static void set_spares(struct cpc_io_tree *tree, struct cpc_io_state *rec)
 {
-	struct cpc_io_state *node = tree->root, *found = NULL;
-
-	while (node) {
-		bool right = node->end <= pos;
-
-		found = right ? found : node;
-		node = node->child[right];
-	}
-	return found;
-}
-
-/* The same from `rec`, in a few steps. Returns false if it is further. */
-static bool walk(struct cpc_io_state *rec, uint64_t pos, struct cpc_io_state **found)
-{
-	unsigned steps = CPC_IO_FINGER_STEPS;
-
-	if (rec->end <= pos) {
-		do {
-			rec = rec->next;
-		} while (rec && rec->end <= pos && --steps);
-	} else {
-		for (; rec->prev && rec->prev->end > pos && steps; steps--)
-			rec = rec->prev;
-	}
-	*found = rec;
-	return steps;
-}
-
-/* Larger or smaller regions, after enough searches that a finger did not help. */
-static void adapt_fingers(struct cpc_io_tree *tree, bool too_far)
-{
-	tree->finger_balance += too_far ? 1 : -1;
-	if (cpc_likely((uint64_t)labs(tree->finger_balance) <= tree->finger_mask))
-		return;
-	tree->finger_balance = 0;
-	if (too_far && tree->finger_shift > 0)
-		tree->finger_shift--;
-	else if (!too_far && tree->finger_shift < CPC_IO_FINGER_SHIFT_MAX)
-		tree->finger_shift++;
-	memset(tree->fingers, 0, (tree->finger_mask + 1) * sizeof(*tree->fingers));
-}
-
-/* A record in the region of `pos` or the next or the previous one, or NULL. */
-static struct cpc_io_state *nearby(const struct cpc_io_tree *tree, uint64_t pos)
-{
-	uint64_t size = UINT64_C(1) << tree->finger_shift;
-	const uint64_t at[] = {pos, pos + size, pos - size};
-	unsigned i;
-
-	for (i = 0; i < CPC_ARRAY_SIZE(at); i++) {
-		struct cpc_io_state *rec = *cpc_io_finger(tree, at[i]);
-
-		if (rec && cpc_io_finger_same(tree, rec->start, at[i]))
-			return rec;
-	}
-	return NULL;
-}
-
-struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos)
-{
-	struct cpc_io_state *near, *found;
-
-	if (!tree->fingers)
-		return descend(tree, pos);
-	near = nearby(tree, pos);
-	if (near && walk(near, pos, &found)) {
-		tree->stats.finger_hits++;
-		return found;
-	}
-	tree->stats.finger_misses++;
-	found = descend(tree, pos);
-	if (found)
-		cpc_io_finger_enter(tree, found);
-	adapt_fingers(tree, near);
-	return found;
+	__atomic_store_n(&tree->spares, rec, __ATOMIC_RELAXED);
 }
 
 static void add_spare(struct cpc_io_tree *tree, struct cpc_io_state *rec)
 {
 	rec->next = tree->spares;
-	tree->spares = rec;
+	set_spares(tree, rec);
 	tree->stats.spares++;
 }
 
@@ -333,22 +276,13 @@ static struct cpc_io_chunk *alloc_chunk(uint64_t nr)
 	return chunk;
 }
 
-static void add_fingers(struct cpc_io_tree *tree, struct cpc_io_state **fingers)
-{
-	if (!fingers)
-		return;
-	tree->finger_mask = CPC_IO_FINGERS - 1;
-	tree->fingers = fingers;
-	tree->stats.memory += CPC_IO_FINGERS * sizeof(*fingers);
-}
-
 int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped)
 {
 	struct cpc_io_tree *tree = op->tree;
 	struct cpc_io_chunk *chunk;
-	struct cpc_io_state **fingers = NULL;
-	bool want_fingers;
-	uint64_t nr;
+	struct cpc_io_fingers *fingers = NULL;
+	uint64_t nr, slots;
+	unsigned shift;
 
 	take_returned(tree);
 	if (tree->stats.spares >= need)
@@ -356,15 +290,15 @@ int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped)
 
 	nr = tree->stats.records > 1024 ? CHUNK_LARGE : CHUNK_SMALL;
 	nr = cpc_max_u64(nr, need);
-	want_fingers = !tree->fingers_tried && tree->stats.records >= CPC_IO_FINGERS_RECORDS;
-	tree->fingers_tried |= want_fingers;
+	slots = cpc_io_fingers_wanted(tree, &shift);
 	*dropped = true;
 	cpc_mutex_unlock(&tree->lock);
 	chunk = alloc_chunk(nr);
-	if (want_fingers)
-		fingers = cpc_zalloc(CPC_IO_FINGERS * sizeof(*fingers));
+	if (slots)
+		fingers = cpc_io_fingers_alloc(slots, shift);
 	cpc_mutex_lock(&tree->lock);
-	add_fingers(tree, fingers);
+	if (fingers)
+		cpc_io_fingers_install(tree, fingers);
 	if (chunk)
 		add_chunk(tree, chunk);
 	if (tree->stopped)
@@ -388,7 +322,7 @@ int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64
 	if (cpc_unlikely(next && next->start < end))
 		return cpc_io_fatal(op, next, "insert over the record on the right");
 
-	tree->spares = rec->next;
+	set_spares(tree, rec->next);
 	tree->stats.spares--;
 	tree->stats.records++;
 	tree->stats.inserts++;
@@ -400,10 +334,20 @@ int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64
 	    .flags = CPC_IO_REC_IN_TREE,
 	};
 	list_link(tree, rec, prev, next);
-	tree_insert(tree, rec);
+	index_add(tree, rec);
 	cpc_io_finger_enter(tree, rec);
 	*recp = rec;
 	return 0;
+}
+
+/* A record that is in the tree no longer. */
+static void retire(struct cpc_io_tree *tree, struct cpc_io_state *rec)
+{
+	tree->stats.records--;
+	tree->stats.erases++;
+	rec->flags = 0;
+	if (--rec->refs == 0)
+		add_spare(tree, rec);
 }
 
 int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec)
@@ -416,14 +360,64 @@ int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec)
 		return cpc_io_fatal(op, rec, "erase of a record with sleepers");
 
 	cpc_io_finger_leave(tree, rec);
-	tree_erase(tree, rec);
+	index_remove(tree, rec);
 	list_unlink(tree, rec);
-	tree->stats.records--;
-	tree->stats.erases++;
-	rec->flags = 0;
-	if (--rec->refs == 0)
-		add_spare(tree, rec);
+	retire(tree, rec);
 	return 0;
+}
+
+/* Puts back in a record that a sweep has left, into a tree that has no others. */
+static void restore(struct cpc_io_tree *tree, struct cpc_io_state *rec)
+{
+	struct cpc_io_state *next = cpc_io_record_seek(tree, rec->start);
+
+	rec->flags &= ~(CPC_IO_REC_INDEXED | CPC_IO_REC_RED);
+	list_link(tree, rec, next ? next->prev : tree->last, next);
+	index_add(tree, rec);
+	cpc_io_finger_enter(tree, rec);
+}
+
+/* Builds list, index and fingers from what a sweep has left. */
+static int rebuild(struct cpc_io_op *op, struct cpc_io_state *left)
+{
+	struct cpc_io_tree *tree = op->tree;
+	struct cpc_io_state *rec, *next;
+	int err = 0;
+
+	tree->root = tree->first = tree->last = NULL;
+	cpc_io_fingers_empty(tree);
+	for (rec = left; rec; rec = next) {
+		next = rec->next;
+		restore(tree, rec);
+	}
+	for (rec = tree->first; rec && !err; rec = next) {
+		next = rec->next;
+		err = cpc_io_record_merge_left(op, rec);
+	}
+	return err;
+}
+
+int cpc_io_record_sweep(struct cpc_io_op *op,
+			int (*change)(struct cpc_io_op *op, struct cpc_io_state *rec))
+{
+	struct cpc_io_tree *tree = op->tree;
+	struct cpc_io_state *left = NULL, *rec;
+	struct cpc_io_chunk *chunk;
+	int err;
+
+	tree->stats.sweeps++;
+	cpc_io_for_each_record (tree, chunk, rec) {
+		err = change(op, rec);
+		if (cpc_unlikely(err))
+			return err;
+		if (!rec->bits) {
+			retire(tree, rec);
+			continue;
+		}
+		rec->next = left;
+		left = rec;
+	}
+	return rebuild(op, left);
 }
 
 int cpc_io_record_split(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t pos,
@@ -491,6 +485,5 @@ void cpc_io_record_free_chunks(struct cpc_io_tree *tree)
 		cpc_free(chunk);
 	}
 	tree->chunks = NULL;
-	cpc_free(tree->fingers);
-	tree->fingers = NULL;
+	cpc_io_fingers_free(tree);
 }

@@ -4,8 +4,8 @@
  *
  *   io-tree.c    the calls: begin, find, reserve spares, change, finish
  *   io-change.c  the change of one range, record by record; the trims
- *   io-record.c  records: chunks and spares, balanced tree and list, split and merge, search
- *   io-finger.h  where a search begins
+ *   io-record.c  records: chunks and spares, list and index, split and merge
+ *   io-search.c  search; fingers (io-finger.h), where a search begins
  *   io-wait.c    sleepers, wake-ups, the fatal stop
  *   io-check.c   the structural check
  */
@@ -17,16 +17,23 @@
 /* How often a lock is overtaken before it goes first. */
 #define CPC_IO_PATIENCE 8
 
+/* Of so many records one is indexed; a power of two. */
+#define CPC_IO_INDEX_EVERY 16
+
+/* With fewer records a clear of everything walks the list. */
+#define CPC_IO_SWEEP_RECORDS 1024
+
 enum cpc_io_record_flags {
 	CPC_IO_REC_IN_TREE = 1 << 0,
 	CPC_IO_REC_RED = 1 << 1,
 	CPC_IO_REC_WAITERS = 1 << 2, /* some sleeper's `record` */
+	CPC_IO_REC_INDEXED = 1 << 3,
 };
 
 /* A record; one cache line. All fields: tree->lock. */
 struct cpc_io_state {
 	uint64_t start, end;
-	struct cpc_io_state *child[2], *parent; /* red-black tree by address */
+	struct cpc_io_state *child[2], *parent; /* index, if INDEXED */
 	struct cpc_io_state *prev, *next;	/* list by address; `next` also links spares */
 	uint32_t refs;				/* one for the tree, one for each `cached` */
 	uint16_t bits;
@@ -34,6 +41,24 @@ struct cpc_io_state {
 };
 
 _Static_assert(sizeof(struct cpc_io_state) == 64, "a record fills a cache line");
+
+/* A chunk of records; the header takes a record's place. */
+struct cpc_io_chunk {
+	struct cpc_io_chunk *next;
+	size_t size;
+};
+
+static inline struct cpc_io_state *cpc_io_chunk_end(struct cpc_io_chunk *chunk)
+{
+	return (struct cpc_io_state *)chunk + chunk->size / sizeof(struct cpc_io_state);
+}
+
+/* All records in the tree, as they lie in memory; `rec` may leave the tree meanwhile. */
+#define cpc_io_for_each_record(tree, chunk, rec)                                                   \
+	for ((chunk) = (tree)->chunks; (chunk); (chunk) = (chunk)->next)                           \
+		for ((rec) = (struct cpc_io_state *)(chunk) + 1; (rec) < cpc_io_chunk_end(chunk);  \
+		     (rec)++)                                                                      \
+			if ((rec)->flags & CPC_IO_REC_IN_TREE)
 
 /* A sleeper, on its thread's stack. All fields: tree->lock, `woken`: atomic. */
 struct cpc_io_waiter {
@@ -56,6 +81,7 @@ struct cpc_io_op {
 	uint64_t start, end;
 	uint32_t set, clear;
 	struct cpc_changeset *cs;
+	bool gap;		       /* what was changed last has no bits any more */
 	struct cpc_io_state *first;    /* the record at `start` after a lock */
 	struct cpc_io_state *released; /* to be freed after tree->lock is dropped */
 	struct cpc_list woken;	       /* to be woken after tree->lock is dropped */
@@ -70,14 +96,19 @@ struct cpc_io_op {
 int cpc_io_fatal_at(struct cpc_io_op *op, const struct cpc_io_state *rec, const char *what,
 		    const char *file, int line, const char *func);
 
-/* Takes tree->lock for a call, or returns -EIO (stopped), -EINVAL (range) without it. */
+/* Wakes whom this call has chosen, and tells of a fatal inconsistency; without tree->lock. */
+void cpc_io_wake_chosen(struct cpc_io_op *op);
+void cpc_io_call_fatal(struct cpc_io_tree *tree);
+
+/* io-tree.c. Takes tree->lock for a call, or returns -EIO (stopped), -EINVAL (range) without it. */
 int cpc_io_begin(struct cpc_io_op *op, struct cpc_io_tree *tree, const char *name, uint64_t start,
 		 uint64_t len);
 
 /* Drops tree->lock, then wakes, frees, reports. Returns `err`. */
 int cpc_io_finish(struct cpc_io_op *op, int err);
 
-/* Sleeps for w->record or w->behind; tree->lock is dropped meanwhile. Returns 0 or -EIO. */
+/* io-wait.c. Sleeps for w->record or w->behind; tree->lock is dropped meanwhile. Returns 0 or -EIO.
+ */
 int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w);
 
 struct cpc_io_waiter *cpc_io_find_elder(const struct cpc_io_op *op, const struct cpc_io_waiter *w);
@@ -114,9 +145,10 @@ void cpc_io_move_sleepers(struct cpc_io_tree *tree, struct cpc_io_state *from,
 /* Wakes every sleeper of a stopped tree. */
 void cpc_io_wake_all(struct cpc_io_op *op);
 
-/* io-record.c. The first record that ends after `pos`, or NULL. */
+/* io-search.c. The first record that ends after `pos`, or NULL. */
 struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos);
 
+/* io-record.c. */
 int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped);
 
 /* Gets `need` spares together; may drop tree->lock meanwhile, then *dropped = true. */
@@ -133,6 +165,13 @@ int cpc_io_record_insert(struct cpc_io_op *op, struct cpc_io_state *next, uint64
 			 uint64_t end, uint32_t bits, struct cpc_io_state **recp);
 
 int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec);
+
+/*
+ * Calls `change` for every record, in no order; it gives the record the bits that it shall have, or
+ * 0 to have it erased. For a clear of everything, which has no use for the order.
+ */
+int cpc_io_record_sweep(struct cpc_io_op *op,
+			int (*change)(struct cpc_io_op *op, struct cpc_io_state *rec));
 
 /* Cuts `rec` at `pos`; the part from `pos` on becomes a record of its own, *tailp. */
 int cpc_io_record_split(struct cpc_io_op *op, struct cpc_io_state *rec, uint64_t pos,

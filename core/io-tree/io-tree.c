@@ -31,6 +31,45 @@ static void timer_stop(struct cpc_hist *const *histp, uint64_t began)
 		cpc_hist_add(hist, cpc_io_ticks_to_ns(cpc_io_ticks() - began));
 }
 
+int cpc_io_begin(struct cpc_io_op *op, struct cpc_io_tree *tree, const char *name, uint64_t start,
+		 uint64_t len)
+{
+	if (cpc_unlikely(!len || start > CPC_IO_TREE_END || len > CPC_IO_TREE_END - start))
+		return -EINVAL;
+
+	op->tree = tree;
+	op->name = name;
+	op->start = start;
+	op->end = start + len;
+	op->set = op->clear = 0;
+	op->cs = NULL;
+	op->first = op->released = NULL;
+	cpc_list_init(&op->woken);
+
+	cpc_mutex_lock(&tree->lock);
+	if (cpc_unlikely(tree->stopped)) {
+		cpc_mutex_unlock(&tree->lock);
+		return -EIO;
+	}
+	return 0;
+}
+
+int cpc_io_finish(struct cpc_io_op *op, int err)
+{
+	struct cpc_io_tree *tree = op->tree;
+	bool fatal = tree->fatal_pending;
+
+	tree->fatal_pending = false;
+	cpc_mutex_unlock(&tree->lock);
+	if (cpc_unlikely(!cpc_list_empty(&op->woken)))
+		cpc_io_wake_chosen(op);
+	if (op->released)
+		cpc_io_record_free_released(op);
+	if (cpc_unlikely(fatal))
+		cpc_io_call_fatal(tree);
+	return err;
+}
+
 static bool bits_valid(uint32_t bits)
 {
 	return bits && !(bits & ~(uint32_t)CPC_IO_ALL);
@@ -422,7 +461,9 @@ void cpc_io_tree_init(struct cpc_io_tree *tree, const struct cpc_io_tree_config 
 	cpc_mutex_init(&tree->lock, "io-tree", CPC_RANK_IO_TREE);
 	cpc_list_init(&tree->sleepers);
 	cpc_list_init(&tree->impatient);
-	tree->finger_shift = CPC_IO_FINGER_SHIFT;
+	tree->dice = cpc_now_ns() | 1;
+	tree->sweep_records = CPC_IO_SWEEP_RECORDS;
+	tree->fingers_at = CPC_IO_FINGERS_RECORDS;
 	tree->config = *config;
 	cpc_io_tree_set_hists(tree, config->clear_hist, config->set_hist);
 }

@@ -16,9 +16,13 @@
  *   spare      a record that is in no tree, on the tree's free list
  *   cached     a caller's reference to a record, a hint where a range begins. It saves the
  *              search; a stale one costs a search, never a wrong answer.
+ *   index      the balanced tree of some of the records: of each the dice say, once in
+ *              CPC_IO_INDEX_EVERY times, that it is indexed. From the last indexed record before a
+ *              place the list leads there.
  *   finger     the tree's own pointer to a record, one for each region of the volume, from where a
- *              search takes a few steps instead of the way from the root. A tree with many
- *              records has them (32 KiB), if there was memory.
+ *              search takes a few steps instead of the way through the index. A tree with many
+ *              records has them (204 KiB, 30 bytes for each record of very many), if there was
+ *              memory.
  *   stopped    after a fatal inconsistency or cpc_io_tree_stop(): every call returns -EIO and
  *              touches nothing, every sleeper wakes with -EIO.
  *
@@ -26,8 +30,10 @@
  *   1. Records are not empty, sorted and disjoint.           (step, cpc_io_record_insert)
  *   2. No record has bits 0.                                 (step)
  *   3. Neighbours that touch differ in bits or are LOCKED.   (cpc_io_tree_check)
- *   4. A record in the balanced tree is in the list at the same place and marked as in the
- *      tree, and no other record is.  (step, cpc_io_record_insert, _erase, _split, _join)
+ *   4. A record in the list is marked as in the tree, and no other record is; those of them that
+ *      are marked as indexed are in the index, in the same order, and no others.
+ *                              (step, cpc_io_record_insert, _erase, _split, _join;
+ * cpc_io_tree_check)
  *   5. What is unlocked is LOCKED to its last byte and ends where records end. (verify_locked)
  *   6. Who sleeps on a record overlaps it and waits for a bit that it has; the record says
  *      that it has sleepers.                                 (cpc_io_record_erase)
@@ -84,6 +90,7 @@ enum cpc_io_match {
 struct cpc_hist;
 struct cpc_io_state;
 struct cpc_io_chunk;
+struct cpc_io_fingers;
 
 /*
  * What a call has changed, exactly. LOCKED is not reported: a convert may set DELALLOC and
@@ -122,12 +129,13 @@ struct cpc_io_tree_stats {
 	uint64_t records;	  /* in the tree now */
 	uint64_t spares;	  /* on the free list now */
 	uint64_t memory;	  /* bytes taken from the allocator now */
-	uint64_t inserts, erases; /* of the balanced tree */
+	uint64_t inserts, erases; /* of records, into the tree and out of it */
 	uint64_t splits, merges;
 	uint64_t trims;
+	uint64_t sweeps;	  /* clears of everything by chunks */
 	uint64_t chunks;	  /* allocations of memory, ever */
 	uint64_t finger_hits;	  /* searches that a finger answered */
-	uint64_t finger_misses;	  /* searches from the root in a tree with fingers */
+	uint64_t finger_misses;	  /* searches through the index in a tree with fingers */
 	uint64_t cached_hits;	  /* searches saved by a cached record */
 	uint64_t lock_waits;	  /* times that lock or wait went to sleep */
 	uint64_t wakeups;	  /* sleepers woken because bits were cleared */
@@ -138,18 +146,20 @@ struct cpc_io_tree {
 	struct cpc_mutex lock;
 	/* All below: tree->lock, unless said otherwise. */
 	bool stopped;
-	bool fatal_pending; /* found broken, `fatal` not called yet */
-	struct cpc_io_state *root, *first, *last;
-	struct cpc_io_state *spares;
-	struct cpc_io_state **fingers; /* where searches begin, see io-finger.h; may be NULL */
-	uint64_t finger_mask;	       /* slots - 1 */
-	unsigned finger_shift;	       /* a region of a slot has 2^finger_shift bytes */
-	int finger_balance;	       /* searches that want smaller regions - larger ones */
-	bool fingers_tried;	       /* allocated, or no memory: once in a tree's life */
-	struct cpc_list sleepers;      /* asleep, in the order of going to sleep */
-	struct cpc_list impatient;     /* lost too often, in the order of losing patience */
+	bool fatal_pending;		   /* found broken, `fatal` not called yet */
+	struct cpc_io_state *root;	   /* of the index */
+	struct cpc_io_state *first, *last; /* of the list */
+	struct cpc_io_state *spares;	   /* written atomically, for the hints */
+	uint64_t dice;			   /* state of the random numbers; never 0 */
+	uint64_t sweep_records;		   /* with so many a clear of everything goes by chunks */
+	int finger_balance;		   /* searches that want smaller regions - larger ones */
+	uint64_t fingers_at;	   /* with so many records it wants a table, or a larger one */
+	struct cpc_list sleepers;  /* asleep, in the order of going to sleep */
+	struct cpc_list impatient; /* lost too often, in the order of losing patience */
 	struct cpc_io_chunk *chunks;
 	struct cpc_io_tree_stats stats;
+	/* NULL: none. Seldom written, atomically; read by hints without the lock. */
+	_Alignas(64) struct cpc_io_fingers *fingers;
 	struct cpc_io_tree_config config; /* immutable, but for the histograms (atomic) */
 	char message[512];
 	/* Records whose last reference was dropped after tree->lock: atomic, a stack. */
@@ -165,6 +175,14 @@ void cpc_io_tree_destroy(struct cpc_io_tree *tree);
 /* Turns the histograms on or off (NULL), at any time. */
 void cpc_io_tree_set_hists(struct cpc_io_tree *tree, struct cpc_hist *clear_hist,
 			   struct cpc_hist *set_hist);
+
+/*
+ * Hints: a call for bytes from `start` on comes soon. The first has the fingers of that place
+ * fetched into the processor's cache; the second, a few hundred nanoseconds later, the records
+ * that they point to. No lock, no waiting; they change nothing. Any `start`.
+ */
+void cpc_io_tree_prefetch_fingers(const struct cpc_io_tree *tree, uint64_t start);
+void cpc_io_tree_prefetch_records(const struct cpc_io_tree *tree, uint64_t start);
 
 /* Makes every later call return -EIO and wakes all sleepers, without calling `fatal`. */
 void cpc_io_tree_stop(struct cpc_io_tree *tree);

@@ -48,7 +48,7 @@ static void futex_wake(uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static void wake_chosen(struct cpc_io_op *op)
+void cpc_io_wake_chosen(struct cpc_io_op *op)
 {
 	while (!cpc_list_empty(&op->woken)) {
 		struct cpc_io_waiter *w = waiter_of(op->woken.next);
@@ -67,7 +67,7 @@ static void choose(struct cpc_io_op *op, struct cpc_io_waiter *w)
 	w->behind = NULL;
 }
 
-static void call_fatal(struct cpc_io_tree *tree)
+void cpc_io_call_fatal(struct cpc_io_tree *tree)
 {
 	if (tree->config.fatal) {
 		tree->config.fatal(tree->config.fatal_arg, tree->message);
@@ -75,45 +75,6 @@ static void call_fatal(struct cpc_io_tree *tree)
 	}
 	cpc_error("%s", tree->message);
 	abort();
-}
-
-int cpc_io_begin(struct cpc_io_op *op, struct cpc_io_tree *tree, const char *name, uint64_t start,
-		 uint64_t len)
-{
-	if (cpc_unlikely(!len || start > CPC_IO_TREE_END || len > CPC_IO_TREE_END - start))
-		return -EINVAL;
-
-	op->tree = tree;
-	op->name = name;
-	op->start = start;
-	op->end = start + len;
-	op->set = op->clear = 0;
-	op->cs = NULL;
-	op->first = op->released = NULL;
-	cpc_list_init(&op->woken);
-
-	cpc_mutex_lock(&tree->lock);
-	if (cpc_unlikely(tree->stopped)) {
-		cpc_mutex_unlock(&tree->lock);
-		return -EIO;
-	}
-	return 0;
-}
-
-int cpc_io_finish(struct cpc_io_op *op, int err)
-{
-	struct cpc_io_tree *tree = op->tree;
-	bool fatal = tree->fatal_pending;
-
-	tree->fatal_pending = false;
-	cpc_mutex_unlock(&tree->lock);
-	if (cpc_unlikely(!cpc_list_empty(&op->woken)))
-		wake_chosen(op);
-	if (op->released)
-		cpc_io_record_free_released(op);
-	if (cpc_unlikely(fatal))
-		call_fatal(tree);
-	return err;
 }
 
 int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w)
@@ -127,7 +88,7 @@ int cpc_io_sleep(struct cpc_io_op *op, struct cpc_io_waiter *w)
 	tree->stats.lock_waits++;
 
 	cpc_mutex_unlock(&tree->lock);
-	wake_chosen(op);
+	cpc_io_wake_chosen(op);
 	futex_wait(&w->woken);
 	cpc_mutex_lock(&tree->lock);
 

@@ -77,6 +77,25 @@ static int record_out_of_order_met(struct cpc_io_tree *tree)
 	return cpc_io_tree_clear(tree, 0, 100, DIRTY, NULL, NULL);
 }
 
+static int empty_record_swept(struct cpc_io_tree *tree)
+{
+	tree->sweep_records = 1;
+	second(tree)->bits = 0;
+	return cpc_io_tree_clear(tree, 0, 100, DIRTY, NULL, NULL);
+}
+
+/* Nobody sleeps, but the record says so, and that it has them still when its bits are gone. */
+static int record_with_sleepers_swept(struct cpc_io_tree *tree)
+{
+	static struct cpc_io_waiter stranger;
+
+	tree->sweep_records = 1;
+	second(tree)->flags |= CPC_IO_REC_WAITERS;
+	stranger.record = second(tree);
+	cpc_list_add_tail(&tree->sleepers, &stranger.node);
+	return cpc_io_tree_clear(tree, 0, 100, DIRTY, NULL, NULL);
+}
+
 static int no_spare(struct cpc_io_tree *tree)
 {
 	tree->spares = NULL;
@@ -208,6 +227,10 @@ static const struct {
     {inverted_record_met, "met an empty record", "io-change.c", "step", "clear of [0, 100)",
      "record [45, 40) bits 0x2"},
     {record_out_of_order_met, "met a record out of order", "io-change.c", "step",
+     "clear of [0, 100)", "record [30, 40) bits 0x2"},
+    {empty_record_swept, "met an empty record", "io-change.c", "change_swept", "clear of [0, 100)",
+     "record [30, 40) bits 0x0"},
+    {record_with_sleepers_swept, "erase of a record with sleepers", "io-change.c", "change_swept",
      "clear of [0, 100)", "record [30, 40) bits 0x2"},
     {no_spare, "no spare record was reserved", "io-record.c", "cpc_io_record_insert",
      "clear of [34, 36)", "record [30, 36) bits 0x2"},

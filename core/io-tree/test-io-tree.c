@@ -48,12 +48,17 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
+static void check(struct cpc_io_tree *tree)
 {
 	char why[128];
 
-	if (cpc_io_tree_check(*state, why, sizeof(why)))
+	if (cpc_io_tree_check(tree, why, sizeof(why)))
 		fail_msg("%s", why);
+}
+
+static int teardown(void **state)
+{
+	check(*state);
 	cpc_io_tree_destroy(*state);
 	free(*state);
 	cpc_hooks = cpc_hooks_default;
@@ -278,14 +283,13 @@ static void every_failed_allocation_leaves_the_tree_as_it_was(void **state)
 {
 	struct cpc_io_tree *tree = *state;
 	uint64_t n = 0, bytes;
-	char why[128];
 	int err;
 
 	do {
 		allocs_left = n++;
 		err = scenario(tree);
 		assert_true(err == 0 || err == -ENOMEM);
-		assert_int_equal(cpc_io_tree_check(tree, why, sizeof(why)), 0);
+		check(tree);
 		allocs_left = UINT64_MAX;
 		assert_int_equal(
 		    cpc_io_tree_count(tree, 0, 1 << 20, CPC_IO_LOCKED, UINT64_MAX, &bytes), 0);
@@ -349,7 +353,6 @@ static void a_call_looks_again_after_an_allocation(void **state)
 {
 	struct cpc_io_tree *tree = raced = *state;
 	struct cpc_io_state *cached = NULL;
-	char why[128];
 
 	assert_int_equal(cpc_io_tree_set(tree, 50, 10, DIRTY, NULL, NULL), 0);
 	use_up_spares(tree);
@@ -361,7 +364,7 @@ static void a_call_looks_again_after_an_allocation(void **state)
 	use_up_spares(tree);
 	during_alloc = erase_meanwhile;
 	assert_int_equal(cpc_io_tree_set(tree, 52, 2, CPC_IO_WRITEBACK, NULL, NULL), 0);
-	assert_int_equal(cpc_io_tree_check(tree, why, sizeof(why)), 0);
+	check(tree);
 	assert_non_null(strstr(records_of(tree), "[52,54)4 [10"));
 
 	use_up_spares(tree);
@@ -460,7 +463,6 @@ static void sleepers_follow_their_bytes_through_split_trim_and_merge(void **stat
 	struct cpc_io_tree *tree = *state;
 	struct sleeper left = {.start = 2, .len = 2, .wait_for = DIRTY};
 	struct sleeper right = {.start = 95, .len = 3, .wait_for = DIRTY};
-	char why[128];
 
 	assert_int_equal(cpc_io_tree_set(tree, 0, 100, DIRTY, NULL, NULL), 0);
 	sleeper_start(&left, tree);
@@ -468,9 +470,9 @@ static void sleepers_follow_their_bytes_through_split_trim_and_merge(void **stat
 	assert_int_equal(cpc_io_tree_clear(tree, 50, 10, CPC_IO_ALL, NULL, NULL), 0); /* split */
 	assert_int_equal(cpc_io_tree_clear(tree, 99, 10, CPC_IO_ALL, NULL, NULL), 0); /* trim */
 	assert_int_equal(cpc_io_tree_clear(tree, 0, 1, CPC_IO_ALL, NULL, NULL), 0);
-	assert_int_equal(cpc_io_tree_check(tree, why, sizeof(why)), 0);
+	check(tree);
 	assert_int_equal(cpc_io_tree_set(tree, 50, 10, DIRTY, NULL, NULL), 0); /* merge */
-	assert_int_equal(cpc_io_tree_check(tree, why, sizeof(why)), 0);
+	check(tree);
 	assert_int_equal(stats_of(tree).wakeups, 0);
 	assert_int_equal(cpc_io_tree_clear(tree, 97, 1, DIRTY, NULL, NULL), 0);
 	pause_until_asleep(tree, 3); /* woken, looked, 95 and 96 are still dirty */
@@ -650,17 +652,45 @@ static void many_records_are_found_by_fingers(void **state)
 	fill_and_look(tree, MANY, REGION / 2);
 	assert_non_null(tree->fingers);
 	stats = stats_of(tree);
-	assert_true(stats.memory > (MANY * sizeof(struct cpc_io_state)) + CPC_IO_FINGERS * 8);
+	assert_true(stats.memory > (MANY * sizeof(struct cpc_io_state)) + CPC_IO_FINGERS * 24);
 	fill_and_look(tree, MANY, REGION / 2);
 	assert_int_equal(stats_of(tree).finger_misses, stats.finger_misses);
 	assert_int_equal(stats_of(tree).finger_hits, stats.finger_hits + 2 * MANY);
+}
+
+/* Bytes of a table with so many small regions. */
+static size_t table_size(uint64_t slots)
+{
+	return sizeof(struct cpc_io_fingers) +
+	       (slots + (slots >> CPC_IO_FINGER_WIDER)) * sizeof(struct cpc_io_finger);
+}
+
+/* All of them are in it, and found. Without memory for it the tree keeps what it has. */
+static void very_many_records_get_a_larger_table(void **state)
+{
+	enum { VERY_MANY = CPC_IO_FINGERS_FULL * CPC_IO_FINGERS + 1024 };
+	struct cpc_io_tree *tree = *state;
+	uint64_t misses;
+
+	fill_and_look(tree, VERY_MANY, REGION / 4);
+	assert_int_equal(tree->fingers->level[0].mask, CPC_IO_FINGERS_GROW * CPC_IO_FINGERS - 1);
+	assert_int_equal(tree->fingers->level[0].shift, CPC_IO_FINGER_SHIFT - 2);
+	misses = stats_of(tree).finger_misses;
+	assert_true(misses < CPC_IO_FINGERS_RECORDS);
+	fill_and_look(tree, VERY_MANY, REGION / 4);
+	assert_int_equal(stats_of(tree).finger_misses, misses);
+
+	no_alloc_of = table_size(CPC_IO_FINGERS_GROW * CPC_IO_FINGERS_GROW * CPC_IO_FINGERS);
+	fill_and_look(tree, CPC_IO_FINGERS_GROW * VERY_MANY, REGION / 4);
+	no_alloc_of = 0;
+	assert_int_equal(tree->fingers->level[0].mask, CPC_IO_FINGERS_GROW * CPC_IO_FINGERS - 1);
 }
 
 static void a_tree_without_memory_for_fingers_works(void **state)
 {
 	struct cpc_io_tree *tree = *state;
 
-	no_alloc_of = CPC_IO_FINGERS * sizeof(*tree->fingers);
+	no_alloc_of = table_size(CPC_IO_FINGERS);
 	fill_and_look(tree, MANY, REGION / 2);
 	no_alloc_of = 0;
 	assert_null(tree->fingers);
@@ -669,22 +699,47 @@ static void a_tree_without_memory_for_fingers_works(void **state)
 	assert_int_equal(stats_of(tree).finger_hits + stats_of(tree).finger_misses, 0);
 }
 
-/* Too sparse, then too dense for the size of region that the tree begins with. */
+/* Too sparse for the coarse regions that the tree begins with, then too dense for the small ones.
+ */
 static void regions_follow_the_density_of_records(void **state)
 {
 	struct cpc_io_tree *tree = *state;
 	uint64_t hits, i;
 
-	for (i = 0; i < 20; i++)
-		fill_and_look(tree, MANY, 64 * (uint64_t)REGION + 4096);
-	assert_true(tree->finger_shift > CPC_IO_FINGER_SHIFT);
+	for (i = 0; i < 40; i++)
+		fill_and_look(tree, MANY, 1024 * (uint64_t)REGION + 4096);
+	assert_true(tree->fingers->level[0].shift > CPC_IO_FINGER_SHIFT);
+	assert_int_equal(tree->fingers->level[1].shift,
+			 tree->fingers->level[0].shift + CPC_IO_FINGER_WIDER);
 	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
-	for (i = 0; i < 100; i++)
+	for (i = 0; i < 200; i++)
 		fill_and_look(tree, MANY, 8192);
-	assert_true(tree->finger_shift < CPC_IO_FINGER_SHIFT);
+	assert_true(tree->fingers->level[0].shift < CPC_IO_FINGER_SHIFT);
 	hits = stats_of(tree).finger_hits;
 	fill_and_look(tree, MANY, 8192);
 	assert_true(stats_of(tree).finger_hits - hits > MANY);
+}
+
+/* A few records over a wide range, searched for from where the small regions are empty. */
+static void the_few_of_a_new_cut_are_found_by_coarse_fingers(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	const uint64_t distance = 16 * (uint64_t)REGION;
+	struct cpc_io_tree_stats stats;
+	uint64_t i, start, len;
+
+	fill_and_look(tree, MANY, REGION);
+	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
+	fill_and_look(tree, 100, distance);
+	stats = stats_of(tree);
+	for (i = 0; i < 99; i++) {
+		assert_int_equal(cpc_io_tree_find_first(tree, i * distance + distance / 2, distance,
+							DIRTY, &start, &len),
+				 0);
+		assert_int_equal(start, (i + 1) * distance);
+	}
+	assert_int_equal(stats_of(tree).finger_misses, stats.finger_misses);
+	assert_int_equal(stats_of(tree).finger_hits, stats.finger_hits + 99);
 }
 
 /* It is stretched into the region before; erased; trimmed into the region after. */
@@ -692,26 +747,115 @@ static void a_record_that_leaves_its_region_leaves_its_finger(void **state)
 {
 	struct cpc_io_tree *tree = *state;
 	uint64_t at = 5 * (uint64_t)REGION, end = at + REGION;
-	struct cpc_io_state **slot;
+	const struct cpc_io_finger *slot;
 
 	fill_and_look(tree, MANY, REGION);
 	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
-	slot = cpc_io_finger(tree, at);
-	assert_null(slot[0]);
+	slot = cpc_io_finger(&tree->fingers->level[0], at);
+	assert_null(slot[0].rec);
 	fill_and_look(tree, MANY, REGION);
-	assert_int_equal(slot[0]->start, at);
-	assert_int_equal(slot[1]->start, end);
+	assert_int_equal(slot[0].rec->start, at);
+	assert_int_equal(slot[1].rec->start, end);
 
 	assert_int_equal(cpc_io_tree_set(tree, end - 4096, 4096, DIRTY, NULL, NULL), 0);
-	assert_null(slot[1]);
+	assert_null(slot[1].rec);
 	assert_int_equal(cpc_io_tree_clear(tree, at, 2 * REGION, DIRTY, NULL, NULL), 0);
-	assert_null(slot[0]);
+	assert_null(slot[0].rec);
 
 	assert_int_equal(cpc_io_tree_set(tree, end - 4096, 8192, DIRTY, NULL, NULL), 0);
-	assert_int_equal(slot[0]->start, end - 4096);
+	assert_int_equal(slot[0].rec->start, end - 4096);
 	assert_int_equal(cpc_io_tree_clear(tree, at, REGION, CPC_IO_ALL, NULL, NULL), 0);
 	assert_int_equal(stats_of(tree).trims, 1);
-	assert_null(slot[0]);
+	assert_null(slot[0].rec);
+}
+
+/* Hints for places with and without records, in a tree without fingers and with them. */
+static void hints_change_nothing(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	struct cpc_io_tree_stats before, after;
+	uint64_t at, nr;
+
+	for (nr = 0; nr <= MANY; nr += MANY) {
+		if (nr)
+			fill_and_look(tree, nr, REGION / 2);
+		before = stats_of(tree);
+		for (at = 0; at < MANY * (uint64_t)REGION; at += REGION / 3) {
+			cpc_io_tree_prefetch_fingers(tree, at);
+			cpc_io_tree_prefetch_records(tree, at);
+		}
+		cpc_io_tree_prefetch_fingers(tree, UINT64_MAX);
+		cpc_io_tree_prefetch_records(tree, UINT64_MAX);
+		after = stats_of(tree);
+		assert_memory_equal(&before, &after, sizeof(before));
+	}
+}
+
+/*
+ * What a cut does. Every third record is locked, every fifth has another bit, and one that is
+ * WRITEBACK touches one that becomes so.
+ */
+static void a_sweep_keeps_what_has_other_bits(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	struct cpc_changeset cs = {0};
+	struct cpc_io_state *stale = NULL;
+	uint64_t i, bytes, locked = 0, other = 0;
+	bool all;
+
+	for (i = 0; i < MANY; i++) {
+		uint64_t at = i * 8192;
+
+		if (i % 3 == 0)
+			assert_int_equal(cpc_io_tree_lock(tree, at, 4096, i ? NULL : &stale), 0);
+		if (i % 5 == 0)
+			assert_int_equal(
+			    cpc_io_tree_set(tree, at, 8192, CPC_IO_WRITEBACK, NULL, NULL), 0);
+		assert_int_equal(cpc_io_tree_set(tree, at, 4096, DIRTY, NULL, NULL), 0);
+		locked += i % 3 == 0;
+		other += i % 5 == 0;
+	}
+	assert_int_equal(cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, DIRTY, NULL, &cs), 0);
+	assert_int_equal(stats_of(tree).sweeps, 1);
+	assert_int_equal(cs.cleared_bytes, MANY * 4096);
+	check(tree);
+	assert_int_equal(cpc_io_tree_count(tree, 0, CPC_IO_TREE_END, DIRTY, UINT64_MAX, &bytes), 0);
+	assert_int_equal(bytes, 0);
+	assert_int_equal(
+	    cpc_io_tree_count(tree, 0, CPC_IO_TREE_END, CPC_IO_LOCKED, UINT64_MAX, &bytes), 0);
+	assert_int_equal(bytes, locked * 4096);
+	assert_int_equal(
+	    cpc_io_tree_count(tree, 0, CPC_IO_TREE_END, CPC_IO_WRITEBACK, UINT64_MAX, &bytes), 0);
+	assert_int_equal(bytes, other * 8192);
+	for (i = 0; i < MANY; i += 5) {
+		assert_int_equal(cpc_io_tree_test(tree, i * 8192, 8192, CPC_IO_WRITEBACK,
+						  CPC_IO_MATCH_ALL, &all),
+				 0);
+		assert_true(all);
+	}
+	for (i = 0; i < MANY; i += 3)
+		cpc_io_tree_unlock(tree, i * 8192, 4096, i ? NULL : &stale);
+	assert_int_equal(stats_of(tree).records, other);
+	check(tree);
+}
+
+/* More sweeps than one takes nothing from the allocator, and each search still has its answer. */
+static void a_tree_breathes_in_the_memory_it_has(void **state)
+{
+	struct cpc_io_tree *tree = *state;
+	unsigned breath;
+
+	fill_and_look(tree, MANY, REGION / 2);
+	for (breath = 0; breath < 3; breath++) {
+		assert_int_equal(
+		    cpc_io_tree_clear(tree, 0, CPC_IO_TREE_END, CPC_IO_ALL, NULL, NULL), 0);
+		check(tree);
+		assert_int_equal(stats_of(tree).sweeps, breath + 1);
+		assert_int_equal(stats_of(tree).records, 0);
+		nr_allocs = 0;
+		fill_and_look(tree, MANY, REGION / 2);
+		assert_int_equal(nr_allocs, 0);
+	}
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -739,9 +883,14 @@ int main(void)
 	    TEST(histograms_count_clears_and_sets_when_asked),
 	    TEST(memory_goes_back_at_destroy),
 	    TEST(many_records_are_found_by_fingers),
+	    TEST(very_many_records_get_a_larger_table),
 	    TEST(a_tree_without_memory_for_fingers_works),
 	    TEST(regions_follow_the_density_of_records),
+	    TEST(the_few_of_a_new_cut_are_found_by_coarse_fingers),
 	    TEST(a_record_that_leaves_its_region_leaves_its_finger),
+	    TEST(hints_change_nothing),
+	    TEST(a_sweep_keeps_what_has_other_bits),
+	    TEST(a_tree_breathes_in_the_memory_it_has),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -171,6 +171,7 @@ static int write_reserved(struct writer *w)
 
 	if (ret)
 		return ret;
+	cpc_io_tree_prefetch_records(&w->vol->io_tree, w->offset);
 	ret = fill_buffers(w, bufs, false);
 	if (!ret)
 		ret = lock_range(w);
@@ -580,6 +581,7 @@ int cpc_volume_write(struct cpc_volume *vol, const void *buf, uint64_t len, uint
 	int ret = check_change(vol, len, offset, -ENOSPC);
 	struct writer w;
 
+	cpc_io_tree_prefetch_fingers(&vol->io_tree, offset);
 	if (!ret && len) {
 		writer_init(&w, vol, buf, offset, len);
 		ret = write_any(&w);
