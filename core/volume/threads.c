@@ -8,40 +8,39 @@
  *              drop list is not empty
  *   mark       writes the log's durable mark when the log has been quiet for a while
  *
- * Each sleeps on its own condition; a kick is one atomic exchange when the thread is awake already.
+ * Each sleeps on its own condition; a kick is one atomic load when the thread is awake already, or
+ * sleeps for a time in which it has no use for kicks.
  */
 #include "volume/volume-internal.h"
 
 #define FAILURES_MAX 3u
 
-void cpc_kick_writeback(struct cpc_engine *e)
+/*
+ * Who kicks has first made what the thread looks for, and the thread takes the kick back before it
+ * looks, both in one order for all: so either the kick is seen to be needed or the work is.
+ */
+static void kick(struct cpc_engine *e, struct cpc_cond *cond, _Atomic bool *want)
 {
-	if (atomic_load_explicit(&e->want_writeback, memory_order_relaxed) ||
-	    atomic_exchange(&e->want_writeback, true))
+	if (atomic_load(want) || atomic_exchange(want, true))
 		return;
 	cpc_mutex_lock(&e->thread_lock);
-	cpc_cond_signal(&e->writeback_cond);
+	cpc_cond_signal(cond);
 	cpc_mutex_unlock(&e->thread_lock);
+}
+
+void cpc_kick_writeback(struct cpc_engine *e)
+{
+	kick(e, &e->writeback_cond, &e->want_writeback);
 }
 
 void cpc_kick_commit(struct cpc_engine *e)
 {
-	if (atomic_load_explicit(&e->want_commit, memory_order_relaxed) ||
-	    atomic_exchange(&e->want_commit, true))
-		return;
-	cpc_mutex_lock(&e->thread_lock);
-	cpc_cond_signal(&e->committer_cond);
-	cpc_mutex_unlock(&e->thread_lock);
+	kick(e, &e->committer_cond, &e->want_commit);
 }
 
 void cpc_kick_mark(struct cpc_engine *e)
 {
-	if (atomic_load_explicit(&e->want_mark, memory_order_relaxed) ||
-	    atomic_exchange(&e->want_mark, true))
-		return;
-	cpc_mutex_lock(&e->thread_lock);
-	cpc_cond_signal(&e->marker_cond);
-	cpc_mutex_unlock(&e->thread_lock);
+	kick(e, &e->marker_cond, &e->want_mark);
 }
 
 /* Waits for a kick, at most `ns`. Return: false when the thread shall end. */
@@ -52,6 +51,22 @@ static bool wait_for_work(struct cpc_engine *e, struct cpc_cond *cond, _Atomic b
 
 	cpc_mutex_lock(&e->thread_lock);
 	if (!e->stop && !atomic_load(want))
+		cpc_cond_wait_ns(cond, &e->thread_lock, ns);
+	atomic_store(want, false);
+	go_on = !e->stop;
+	cpc_mutex_unlock(&e->thread_lock);
+	return go_on;
+}
+
+/* Waits for `ns`, in which kicks cost nothing and are not heard. Return: as above. */
+static bool sleep_through(struct cpc_engine *e, struct cpc_cond *cond, _Atomic bool *want,
+			  uint64_t ns)
+{
+	bool go_on;
+
+	cpc_mutex_lock(&e->thread_lock);
+	atomic_store(want, true);
+	if (!e->stop)
 		cpc_cond_wait_ns(cond, &e->thread_lock, ns);
 	atomic_store(want, false);
 	go_on = !e->stop;
@@ -141,14 +156,18 @@ int cpc_engine_commit_if_dirty(struct cpc_engine *e)
 	return cpc_anything_to_commit(e) ? cpc_engine_commit(e, false) : 0;
 }
 
-/* Sleeps until a flush asks for a mark, then until the log has been quiet for long enough. */
+/*
+ * Sleeps until a flush asks for a mark, then until the log has been quiet for long enough: a client
+ * that flushes all the time wakes it some times a second, not with every flush.
+ */
 static void *run_marks(void *arg)
 {
 	struct cpc_engine *e = arg;
 	uint64_t wait_ns = UINT64_MAX;
 
-	while (
-	    wait_for_work(e, &e->marker_cond, &e->want_mark, cpc_min_u64(wait_ns, MARK_IDLE_NS))) {
+	while (wait_ns == UINT64_MAX
+		   ? wait_for_work(e, &e->marker_cond, &e->want_mark, MARK_IDLE_NS)
+		   : sleep_through(e, &e->marker_cond, &e->want_mark, wait_ns)) {
 		wait_ns = UINT64_MAX;
 		if (!atomic_load(&e->broken))
 			cpc_log_mark(e->log, &wait_ns);
