@@ -136,7 +136,7 @@ static void *worker_run(void *arg)
 
 static uint64_t mean_ns_x1000(const struct mean *mean)
 {
-	return cpc_io_ticks_to_ns(mean->ticks) * 1000 / mean->nr;
+	return mean->nr ? cpc_io_ticks_to_ns(mean->ticks) * 1000 / mean->nr : 0;
 }
 
 static void mean_join(struct mean *to, const struct mean *from)

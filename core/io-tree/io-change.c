@@ -227,8 +227,8 @@ static bool sweeps(const struct cpc_io_op *op)
 	const struct cpc_io_tree *tree = op->tree;
 
 	return tree->stats.records >= tree->sweep_records && !op->set && !(op->cs && op->cs->add) &&
-	       tree->stats.records >= tree->stats.spares / 16 && op->start <= tree->first->start &&
-	       tree->last->end <= op->end;
+	       tree->stats.records >= tree->stats.spares / CPC_IO_SWEEP_SPARES &&
+	       op->start <= tree->first->start && tree->last->end <= op->end;
 }
 
 static int change_swept(struct cpc_io_op *op, struct cpc_io_state *rec)

@@ -31,7 +31,7 @@
 
 enum {
 	CPC_IO_FINGERS = 8192,	      /* slots of small regions in a tree's first table */
-	CPC_IO_FINGERS_MAX = 1 << 20, /* and in its last */
+	CPC_IO_FINGERS_MAX = 1 << 20, /* no table has more */
 	CPC_IO_FINGERS_GROW = 4,      /* a table has so many times the slots of the one before */
 	CPC_IO_FINGERS_RECORDS = 512, /* with so many records a tree gets the first */
 	CPC_IO_FINGERS_FULL = 4,      /* with so many for each slot the next */
@@ -66,7 +66,7 @@ struct cpc_io_fingers {
 /* A table of empty slots, a power of two of small regions; NULL without memory. */
 struct cpc_io_fingers *cpc_io_fingers_alloc(uint64_t slots, unsigned shift);
 
-/* Takes the table and enters all records. */
+/* Takes the table and enters all records, some ten nanoseconds each, under tree->lock. */
 void cpc_io_fingers_install(struct cpc_io_tree *tree, struct cpc_io_fingers *fingers);
 
 /* The slots of the table that the tree should have now, and their `shift`; 0: what it has will do.

@@ -22,7 +22,6 @@
  * time, docs/performance.md); a B+-tree (a trim of the indexed end must walk to its key, which made
  * trims with a cached record slower by more than the search gained).
  */
-#include <stdlib.h>
 #include "lib/hooks.h"
 #include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
@@ -366,10 +365,10 @@ int cpc_io_record_erase(struct cpc_io_op *op, struct cpc_io_state *rec)
 	return 0;
 }
 
-/* Puts back in a record that a sweep has left, into a tree that has no others. */
+/* Puts back in a record that a sweep has left, into a tree that has only such. */
 static void restore(struct cpc_io_tree *tree, struct cpc_io_state *rec)
 {
-	struct cpc_io_state *next = cpc_io_record_seek(tree, rec->start);
+	struct cpc_io_state *next = cpc_io_record_descend(tree, rec->start);
 
 	rec->flags &= ~(CPC_IO_REC_INDEXED | CPC_IO_REC_RED);
 	list_link(tree, rec, next ? next->prev : tree->last, next);
@@ -392,6 +391,8 @@ static int rebuild(struct cpc_io_op *op, struct cpc_io_state *left)
 	}
 	for (rec = tree->first; rec && !err; rec = next) {
 		next = rec->next;
+		if (cpc_unlikely(rec->prev && rec->prev->end > rec->start))
+			return cpc_io_fatal(op, rec, "records overlap after a sweep");
 		err = cpc_io_record_merge_left(op, rec);
 	}
 	return err;
@@ -403,6 +404,7 @@ int cpc_io_record_sweep(struct cpc_io_op *op,
 	struct cpc_io_tree *tree = op->tree;
 	struct cpc_io_state *left = NULL, *rec;
 	struct cpc_io_chunk *chunk;
+	uint64_t nr = tree->stats.records;
 	int err;
 
 	tree->stats.sweeps++;
@@ -410,6 +412,7 @@ int cpc_io_record_sweep(struct cpc_io_op *op,
 		err = change(op, rec);
 		if (cpc_unlikely(err))
 			return err;
+		nr--;
 		if (!rec->bits) {
 			retire(tree, rec);
 			continue;
@@ -417,6 +420,8 @@ int cpc_io_record_sweep(struct cpc_io_op *op,
 		rec->next = left;
 		left = rec;
 	}
+	if (cpc_unlikely(nr))
+		return cpc_io_fatal(op, NULL, "a sweep met more or fewer records than there are");
 	return rebuild(op, left);
 }
 

@@ -9,8 +9,7 @@
 #include "io-tree/io-finger.h"
 #include "io-tree/io-tree-internal.h"
 
-/* The first record that ends after `pos`, by the index. */
-static struct cpc_io_state *descend(const struct cpc_io_tree *tree, uint64_t pos)
+struct cpc_io_state *cpc_io_record_descend(const struct cpc_io_tree *tree, uint64_t pos)
 {
 	struct cpc_io_state *node = tree->root, *rec = tree->first;
 
@@ -95,7 +94,7 @@ struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos)
 	struct cpc_io_state *near, *found;
 
 	if (!fingers)
-		return descend(tree, pos);
+		return cpc_io_record_descend(tree, pos);
 	near = cpc_io_finger(&fingers->level[0], pos)->rec;
 	if (near && near->start <= pos && pos < near->end) {
 		tree->stats.finger_hits++;
@@ -109,7 +108,7 @@ struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos)
 		return found;
 	}
 	tree->stats.finger_misses++;
-	found = descend(tree, pos);
+	found = cpc_io_record_descend(tree, pos);
 	if (found)
 		cpc_io_finger_enter(tree, found);
 	adapt_fingers(tree, near);
@@ -135,7 +134,8 @@ void cpc_io_tree_prefetch_fingers(const struct cpc_io_tree *tree, uint64_t start
 
 #define prefetch(pointer) __builtin_prefetch(__atomic_load_n(&(pointer), __ATOMIC_RELAXED), 1)
 
-/* Of the first slot that nearby() would find, and the spare that an insertion would take. */
+/* Of the first slot that nearby() would look into and that has a record, and the spare that an
+ * insertion would take. */
 void cpc_io_tree_prefetch_records(const struct cpc_io_tree *tree, uint64_t start)
 {
 	const struct cpc_io_fingers *fingers = __atomic_load_n(&tree->fingers, __ATOMIC_ACQUIRE);
@@ -220,7 +220,7 @@ uint64_t cpc_io_fingers_wanted(struct cpc_io_tree *tree, unsigned *shift)
 		*shift = tree->fingers->level[0].shift;
 		*shift = *shift > less ? *shift - less : 0;
 	}
-	/* asks again when there are as many times more, whether it gets them or not */
+	/* asks again when that one would be full, whether it gets it or not */
 	tree->fingers_at =
 	    cpc_max_u64(tree->fingers_at * CPC_IO_FINGERS_GROW, slots * CPC_IO_FINGERS_FULL);
 	return slots <= CPC_IO_FINGERS_MAX ? slots : 0;

@@ -20,8 +20,12 @@
 /* Of so many records one is indexed; a power of two. */
 #define CPC_IO_INDEX_EVERY 16
 
-/* With fewer records a clear of everything walks the list. */
+/*
+ * With fewer records a clear of everything walks the list; so it does with few among many spares,
+ * since a sweep meets those too, but so many times as quickly.
+ */
 #define CPC_IO_SWEEP_RECORDS 1024
+#define CPC_IO_SWEEP_SPARES  16
 
 enum cpc_io_record_flags {
 	CPC_IO_REC_IN_TREE = 1 << 0,
@@ -147,6 +151,8 @@ void cpc_io_wake_all(struct cpc_io_op *op);
 
 /* io-search.c. The first record that ends after `pos`, or NULL. */
 struct cpc_io_state *cpc_io_record_seek(struct cpc_io_tree *tree, uint64_t pos);
+/* The same by the index alone. */
+struct cpc_io_state *cpc_io_record_descend(const struct cpc_io_tree *tree, uint64_t pos);
 
 /* io-record.c. */
 int cpc_io_record_refill(struct cpc_io_op *op, uint64_t need, bool *dropped);

@@ -43,6 +43,7 @@ int cpc_io_begin(struct cpc_io_op *op, struct cpc_io_tree *tree, const char *nam
 	op->end = start + len;
 	op->set = op->clear = 0;
 	op->cs = NULL;
+	op->gap = false;
 	op->first = op->released = NULL;
 	cpc_list_init(&op->woken);
 
@@ -135,7 +136,7 @@ static int modify(struct cpc_io_op *op, struct cpc_io_state **cached)
 	return err;
 }
 
-/* The first locked record from `rec` on in the range. */
+/* The first record with some of the bits from `rec` on in the range. */
 static struct cpc_io_state *first_with(const struct cpc_io_op *op, struct cpc_io_state *rec,
 				       uint32_t bits)
 {

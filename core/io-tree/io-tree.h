@@ -27,8 +27,9 @@
  *              touches nothing, every sleeper wakes with -EIO.
  *
  * Invariants (asserted by; cpc_io_tree_check() asserts 1 to 4, 6 and 10 for the whole tree)
- *   1. Records are not empty, sorted and disjoint.           (step, cpc_io_record_insert)
- *   2. No record has bits 0.                                 (step)
+ *   1. Records are not empty, sorted and disjoint. (step, cpc_io_record_insert, _sweep, of what
+ * stays)
+ *   2. No record has bits 0.                                 (step, cpc_io_record_sweep)
  *   3. Neighbours that touch differ in bits or are LOCKED.   (cpc_io_tree_check)
  *   4. A record in the list is marked as in the tree, and no other record is; those of them that
  *      are marked as indexed are in the index, in the same order, and no others.

@@ -84,6 +84,20 @@ static int empty_record_swept(struct cpc_io_tree *tree)
 	return cpc_io_tree_clear(tree, 0, 100, DIRTY, NULL, NULL);
 }
 
+static int hidden_record_swept(struct cpc_io_tree *tree)
+{
+	tree->sweep_records = 1;
+	second(tree)->flags &= ~CPC_IO_REC_IN_TREE;
+	return cpc_io_tree_clear(tree, 0, 100, DIRTY, NULL, NULL);
+}
+
+static int overlap_swept(struct cpc_io_tree *tree)
+{
+	tree->sweep_records = 1;
+	tree->first->end = 32;
+	return cpc_io_tree_clear(tree, 0, 100, CPC_IO_WRITEBACK, NULL, NULL);
+}
+
 /* Nobody sleeps, but the record says so, and that it has them still when its bits are gone. */
 static int record_with_sleepers_swept(struct cpc_io_tree *tree)
 {
@@ -232,6 +246,10 @@ static const struct {
      "record [30, 40) bits 0x0"},
     {record_with_sleepers_swept, "erase of a record with sleepers", "io-change.c", "change_swept",
      "clear of [0, 100)", "record [30, 40) bits 0x2"},
+    {hidden_record_swept, "a sweep met more or fewer records", "io-record.c", "cpc_io_record_sweep",
+     "clear of [0, 100)", "no record"},
+    {overlap_swept, "records overlap after a sweep", "io-record.c", "rebuild", "clear of [0, 100)",
+     "record [30, 40) bits 0x2"},
     {no_spare, "no spare record was reserved", "io-record.c", "cpc_io_record_insert",
      "clear of [34, 36)", "record [30, 36) bits 0x2"},
     {spare_in_the_tree, "insert of a record that is in the tree", "io-record.c",

@@ -362,10 +362,11 @@ void cpc_log_committed(struct cpc_log *log, uint64_t seq, uint64_t position)
 /* Whether a mark is owed, and how long it can wait. */
 static bool mark_due(struct cpc_log *log, uint64_t *wait_ns)
 {
-	uint64_t now = cpc_now_ns();
 	bool due = false;
+	uint64_t now;
 
 	cpc_mutex_lock(&log->lock);
+	now = cpc_now_ns(); /* here: no append is later */
 	*wait_ns = UINT64_MAX;
 	/* A mark asks for no mark: only changes do. */
 	if (!CPC_MUTANT(mark_never_written) &&

@@ -8,16 +8,15 @@
  *              drop list is not empty
  *   mark       writes the log's durable mark when the log has been quiet for a while
  *
- * Each sleeps on its own condition; a kick is one atomic load when the thread is awake already, or
- * sleeps for a time in which it has no use for kicks.
+ * Each sleeps on its own condition; a kick is one atomic load when another has come before it.
  */
 #include "volume/volume-internal.h"
 
 #define FAILURES_MAX 3u
 
 /*
- * Who kicks has first made what the thread looks for, and the thread takes the kick back before it
- * looks, both in one order for all: so either the kick is seen to be needed or the work is.
+ * A mark: who kicks has made it due, and the thread takes the kick back before it looks, both in
+ * one order for all; so either the kick is seen to be needed or the mark is.
  */
 static void kick(struct cpc_engine *e, struct cpc_cond *cond, _Atomic bool *want)
 {
@@ -58,17 +57,15 @@ static bool wait_for_work(struct cpc_engine *e, struct cpc_cond *cond, _Atomic b
 	return go_on;
 }
 
-/* Waits for `ns`, in which kicks cost nothing and are not heard. Return: as above. */
-static bool sleep_through(struct cpc_engine *e, struct cpc_cond *cond, _Atomic bool *want,
-			  uint64_t ns)
+/* Waits for `ns`; a kick meanwhile is kept for wait_for_work(). Return: as above. */
+static bool sleep_through(struct cpc_engine *e, struct cpc_cond *cond, uint64_t ns)
 {
+	uint64_t now = cpc_now_ns(), end = now + ns;
 	bool go_on;
 
 	cpc_mutex_lock(&e->thread_lock);
-	atomic_store(want, true);
-	if (!e->stop)
-		cpc_cond_wait_ns(cond, &e->thread_lock, ns);
-	atomic_store(want, false);
+	for (; !e->stop && now < end; now = cpc_now_ns())
+		cpc_cond_wait_ns(cond, &e->thread_lock, end - now);
 	go_on = !e->stop;
 	cpc_mutex_unlock(&e->thread_lock);
 	return go_on;
@@ -105,6 +102,7 @@ int cpc_writeback_turn(struct cpc_engine *e)
 #define WRITEBACK_IDLE_NS 1000000000ull
 #define RETRY_NS	  100000000ull
 #define MARK_IDLE_NS	  3600000000000ull
+#define MARK_REST_NS	  10000000ull
 
 static void *run_writeback(void *arg)
 {
@@ -157,20 +155,24 @@ int cpc_engine_commit_if_dirty(struct cpc_engine *e)
 }
 
 /*
- * Sleeps until a flush asks for a mark, then until the log has been quiet for long enough: a client
- * that flushes all the time wakes it some times a second, not with every flush.
+ * Sleeps until a flush asks for a mark, then until the log has been quiet for long enough; and
+ * rests after each look, so that a client that flushes all the time does not wake it with every
+ * flush.
  */
 static void *run_marks(void *arg)
 {
 	struct cpc_engine *e = arg;
-	uint64_t wait_ns = UINT64_MAX;
+	uint64_t wait_ns;
+	bool go_on = true;
 
-	while (wait_ns == UINT64_MAX
-		   ? wait_for_work(e, &e->marker_cond, &e->want_mark, MARK_IDLE_NS)
-		   : sleep_through(e, &e->marker_cond, &e->want_mark, wait_ns)) {
-		wait_ns = UINT64_MAX;
-		if (!atomic_load(&e->broken))
-			cpc_log_mark(e->log, &wait_ns);
+	while (go_on && wait_for_work(e, &e->marker_cond, &e->want_mark, MARK_IDLE_NS)) {
+		do {
+			wait_ns = UINT64_MAX;
+			if (!atomic_load(&e->broken))
+				cpc_log_mark(e->log, &wait_ns);
+			go_on =
+			    sleep_through(e, &e->marker_cond, cpc_min_u64(wait_ns, MARK_REST_NS));
+		} while (go_on && wait_ns != UINT64_MAX);
 	}
 	return NULL;
 }
