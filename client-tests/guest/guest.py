@@ -295,7 +295,3 @@ def prepare(scratch):
 
 def info(pool, volume):
     return json.loads(cpctest.coppice("info", pool, volume, "--json").stdout)
-
-
-def stats(pool):
-    return json.loads(cpctest.coppice("stats", pool, "--json").stdout)

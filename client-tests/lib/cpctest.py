@@ -22,6 +22,7 @@ operations.
 
 import contextlib
 import ctypes.util
+import json
 import os
 import random
 import shutil
@@ -173,6 +174,11 @@ def run(*argv, expect=0, timeout=120, **kwargs):
 def coppice(*args, expect=0, **kwargs):
     """Run the coppice tool; see run."""
     return run(TOOL, *args, expect=expect, **kwargs)
+
+
+def stats(pool, timeout=120):
+    """The counters of a server, by name."""
+    return json.loads(coppice("stats", pool, "--json", timeout=timeout).stdout)
 
 
 def make_pool(path, size="1G", volumes=None, options=()):

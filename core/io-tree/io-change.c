@@ -234,10 +234,10 @@ static bool sweeps(const struct cpc_io_op *op)
 static int change_swept(struct cpc_io_op *op, struct cpc_io_state *rec)
 {
 	uint32_t after = bits_after(op, rec);
-	int err;
+	int err = step(op, rec, op->start);
 
-	if (cpc_unlikely(rec->start >= rec->end || !rec->bits))
-		return cpc_io_fatal(op, rec, "met an empty record");
+	if (cpc_unlikely(err))
+		return err;
 	err = announce(op, rec, rec->start, rec->end, after);
 	if (cpc_unlikely(!after && (rec->flags & CPC_IO_REC_WAITERS)))
 		return cpc_io_fatal(op, rec, "erase of a record with sleepers");

@@ -27,14 +27,13 @@
  *              touches nothing, every sleeper wakes with -EIO.
  *
  * Invariants (asserted by; cpc_io_tree_check() asserts 1 to 4, 6 and 10 for the whole tree)
- *   1. Records are not empty, sorted and disjoint. (step, cpc_io_record_insert, _sweep, of what
- * stays)
- *   2. No record has bits 0.                                 (step, cpc_io_record_sweep)
+ *   1. Records are not empty, sorted and disjoint.           (step, cpc_io_record_insert)
+ *      Of a sweep: not empty, and those that stay disjoint.  (step, cpc_io_record_sweep)
+ *   2. No record has bits 0.                                 (step)
  *   3. Neighbours that touch differ in bits or are LOCKED.   (cpc_io_tree_check)
  *   4. A record in the list is marked as in the tree, and no other record is; those of them that
  *      are marked as indexed are in the index, in the same order, and no others.
- *                              (step, cpc_io_record_insert, _erase, _split, _join;
- * cpc_io_tree_check)
+ *                    (step, cpc_io_record_insert, _erase, _split, _join, _sweep)
  *   5. What is unlocked is LOCKED to its last byte and ends where records end. (verify_locked)
  *   6. Who sleeps on a record overlaps it and waits for a bit that it has; the record says
  *      that it has sleepers.                                 (cpc_io_record_erase)

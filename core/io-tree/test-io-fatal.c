@@ -242,7 +242,7 @@ static const struct {
      "record [45, 40) bits 0x2"},
     {record_out_of_order_met, "met a record out of order", "io-change.c", "step",
      "clear of [0, 100)", "record [30, 40) bits 0x2"},
-    {empty_record_swept, "met an empty record", "io-change.c", "change_swept", "clear of [0, 100)",
+    {empty_record_swept, "met an empty record", "io-change.c", "step", "clear of [0, 100)",
      "record [30, 40) bits 0x0"},
     {record_with_sleepers_swept, "erase of a record with sleepers", "io-change.c", "change_swept",
      "clear of [0, 100)", "record [30, 40) bits 0x2"},

@@ -699,8 +699,7 @@ static void a_tree_without_memory_for_fingers_works(void **state)
 	assert_int_equal(stats_of(tree).finger_hits + stats_of(tree).finger_misses, 0);
 }
 
-/* Too sparse for the coarse regions that the tree begins with, then too dense for the small ones.
- */
+/* Too sparse for the coarse regions of a new tree, then too dense for its small ones. */
 static void regions_follow_the_density_of_records(void **state)
 {
 	struct cpc_io_tree *tree = *state;

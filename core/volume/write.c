@@ -581,8 +581,8 @@ int cpc_volume_write(struct cpc_volume *vol, const void *buf, uint64_t len, uint
 	int ret = check_change(vol, len, offset, -ENOSPC);
 	struct writer w;
 
-	cpc_io_tree_prefetch_fingers(&vol->io_tree, offset);
 	if (!ret && len) {
+		cpc_io_tree_prefetch_fingers(&vol->io_tree, offset);
 		writer_init(&w, vol, buf, offset, len);
 		ret = write_any(&w);
 	}
